@@ -20,7 +20,8 @@ from ratelimit_service.errors import Problem
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.turns import TurnQueues
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
-from ratelimit_service.rules.files.watch import Watcher
+from ratelimit_service.rules.loading import Loading
+from ratelimit_service.rules.sources.files import RulesFiles
 from ratelimit_service.server.admin.access import Access
 from ratelimit_service.server.admin.connection import HttpConnections, Turns
 from ratelimit_service.server.admin.tls import HttpTls
@@ -121,10 +122,10 @@ class Parts:
         self.limiter = Limiter(MemoryStore(1000, Clock()), max_values=max_values)
         self.limiter.book = book(rules, max_values=max_values)
         self.method = ShouldRateLimit(self.limiter, ResponseEncoder())
-        self.watcher = Watcher(Path("rules"), lambda *_: book(), lambda _: None)
+        self.loading = Loading(RulesFiles(Path("rules")), lambda *_: book(), lambda _: None)
         self.health = Health()
         self.metrics = Metrics(
-            ServiceState(self.limiter, self.method, self.watcher, self.health, transport_metrics, workers),
+            ServiceState(self.limiter, self.method, self.loading, self.health, transport_metrics, workers),
             extra_labels=labels,
             http=_http_metrics,
         )
@@ -474,8 +475,8 @@ def test_the_service_as_a_whole_is_counted() -> None:
     parts = Parts()
     parts.limiter.totals.store_errors = 3
     parts.limiter.totals.global_shadow_mode = 4
-    parts.watcher.successes, parts.watcher.last_success = 5, 1_700_000_000_500_000
-    parts.watcher.failures = 6
+    parts.loading.successes, parts.loading.last_success = 5, 1_700_000_000_500_000
+    parts.loading.failures = 6
     parts.health.set_rules_loaded(True)
     parts.method.call(b"", lambda _: None)
     parts.ask(("user", "ada"))
@@ -502,8 +503,8 @@ def test_the_service_as_a_whole_is_counted() -> None:
 
 def test_rules_that_could_not_be_loaded_show() -> None:
     parts = Parts()
-    parts.watcher.successes = 1
-    parts.watcher.problems = (Problem("a.yaml", 1, 1, "wrong"),)
+    parts.loading.successes = 1
+    parts.loading.problems = (Problem("a.yaml", 1, 1, "wrong"),)
 
     assert parts.series()["ratelimit_reload_last_attempt_successful", labelled()] == 0
 

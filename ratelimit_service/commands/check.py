@@ -15,12 +15,12 @@ from ratelimit_service.rules.checks.lint import KINDS, lint
 from ratelimit_service.rules.checks.regions import region_notes, without_home
 from ratelimit_service.rules.checks.review import queue_notes, shared_keys
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.files.watch import ensure_exists, read_sources
 from ratelimit_service.rules.regions import ONE_REGION, RegionOptions, regions_of
 from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.response import SILENT, ResponseOptions, response_options
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.rules.secret import HashValue
+from ratelimit_service.rules.sources.files import ensure_exists, read_files
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.settings import Section, Settings
 from ratelimit_service.settings.fields import KeyFormat
@@ -126,7 +126,7 @@ def _load(
     for path in paths:
         try:
             # A file that two arguments name is read once.
-            sources |= {source.name: source for source in read_sources(path)}
+            sources |= {source.name: source for source in read_files(path)}
         except RulesError as error:
             errors += error.problems
     try:

@@ -14,7 +14,7 @@ from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.model import MAX_REQUESTS
 from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.files.watch import read_sources
+from ratelimit_service.rules.sources.files import read_files
 from ratelimit_service.rules.sources.yaml_text import YamlText
 
 _UNITS: Final = ("second", "minute", "hour", "day")
@@ -157,7 +157,7 @@ def _yes(text: str) -> bool:
 def _check(file: Path, text: str) -> None:
     """Raise an error if the rules of the folder with this file would have problems or warnings of their own."""
     try:
-        others = read_sources(file.parent) if any(file.parent.glob("*.y*ml")) else []
+        others = read_files(file.parent) if any(file.parent.glob("*.y*ml")) else []
         sources = [source for source in others if Path(source.name) != file]
         book = parse([*sources, YamlText(str(file), text.encode())])
     except RulesError as error:

@@ -12,11 +12,11 @@ from ratelimit_service.commands.terminal import echo, echo_json
 from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.files.watch import ensure_exists, read_sources
 from ratelimit_service.rules.leasing import lease_options
 from ratelimit_service.rules.regions import ONE_REGION, RegionOptions, region_options, regions_of
 from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import HashValue, hash_value_of
+from ratelimit_service.rules.sources.files import ensure_exists, read_files
 from ratelimit_service.settings import Section, Settings, default_env_file, load_settings
 
 BROKEN: Final = 2
@@ -59,7 +59,7 @@ def read_book(settings: Settings) -> RuleBook:
     A digest in place of a secret value stands for that value.
     """
     ensure_exists(settings.rules_path)
-    sources = read_sources(settings.rules_path)
+    sources = read_files(settings.rules_path)
     return parse(
         sources,
         merge_domains=settings.merge_domain_config,
@@ -85,7 +85,7 @@ def read_books(paths: Sequence[Path], settings: Settings, regions: RegionOptions
     problems: list[Problem] = []
     for path in paths:
         try:
-            sources, merge_domains = read_sources(path), settings.merge_domain_config
+            sources, merge_domains = read_files(path), settings.merge_domain_config
             books.append(parse(sources, merge_domains=merge_domains, regions=regions, hash_value=hash_value))
         except RulesError as error:
             problems += error.problems

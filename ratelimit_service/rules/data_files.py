@@ -19,6 +19,7 @@ from typing import Final
 
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.rules.report import LintWarning, Position, Positioned, Report, printable, quoted
+from ratelimit_service.system.disk import read_file
 
 MAX_BYTES: Final = 32 * 2**20
 MAX_LINES: Final = 1_000_000
@@ -37,6 +38,11 @@ _PLAIN: Final = re.compile(r"(?:(?!\s#)[^,])*")
 
 ReadData = Callable[[str], bytes]
 """Reads the data file at a path, at most one byte more than `MAX_BYTES`. Raises OSError."""
+
+
+def read_data_file(path: str) -> bytes:
+    """The bytes of a data file; one that is too large is not read whole. Raises OSError."""
+    return read_file(path, MAX_BYTES + 1)
 
 
 class DataFile:

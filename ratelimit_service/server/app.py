@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files.watch import Watcher
+from ratelimit_service.rules.loading import Loading
+from ratelimit_service.rules.sources import open_source
 from ratelimit_service.server.admin.endpoints import Methods
 from ratelimit_service.server.admin.server import Addresses, AdminServer
 from ratelimit_service.server.engine import Engine, rules_parser
@@ -18,7 +19,6 @@ from ratelimit_service.server.past import Past
 from ratelimit_service.server.workers.supervisor import Supervisor
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address, Tcp, Unix
-from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.logs import about, pass_events
 
 log = logging.getLogger(__name__)
@@ -36,19 +36,14 @@ class App:
         self._engine: Engine | Supervisor = (
             Engine(settings) if workers == 1 else Supervisor(settings, workers, self._past)
         )
-        self._watcher = Watcher(
-            settings.rules_path,
-            rules_parser(settings),
-            self._publish,
-            poll_seconds=settings.rules_poll_interval / SECOND,
-        )
+        self._loading = Loading(open_source(settings), rules_parser(settings), self._publish)
         self._admin = AdminServer(
-            self._engine.state(self._watcher),
+            self._engine.state(self._loading),
             settings,
             Methods(self._engine.explainer, self._engine.ban_method, self._engine.reset_method),
             self._past,
         )
-        self._watching: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
 
     @property
     def addresses(self) -> Sequence[Address]:
@@ -56,9 +51,9 @@ class App:
         return self._engine.addresses
 
     async def start(self) -> None:
-        """Load the rules, listen, answer, and watch the rules. StartError when something it needs is not there."""
+        """Load the rules, listen, answer, and follow the rules. StartError when something it needs is not there."""
         self._end_events = pass_events(self._past.record)
-        await self._watcher.load(required=not self._settings.force_start_without_initial_config)
+        await self._loading.load(required=not self._settings.force_start_without_initial_config)
         try:
             await self._engine.listen(grpc_addresses(self._settings))
             self.http = await self._admin.start(self.addresses)
@@ -67,7 +62,7 @@ class App:
             await self._engine.abort()
             await self._admin.stop()
             raise
-        self._watching = asyncio.create_task(self._watcher.run())
+        self._following = asyncio.create_task(self._loading.run())
 
     async def stop(self) -> None:
         """Report NOT_SERVING, give clients time to notice, finish the calls in flight, and close."""
@@ -80,9 +75,9 @@ class App:
         await asyncio.sleep(self._settings.drain_seconds)
         await self._engine.stop()
         await self._admin.stop()
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
         await self._engine.close()
         log.info("stopped")
         if self._end_events is not None:
@@ -96,7 +91,7 @@ class App:
     def reload(self) -> None:
         """Load the rules soon, changed or not: SIGHUP."""
         log.info("rules are loaded again: asked for by SIGHUP", extra=about("reload_asked", who="SIGHUP"))
-        self._watcher.reload()
+        self._loading.reload()
 
     def abandon(self) -> None:
         """Release what would outlive the process, which is about to end without a stop."""
@@ -106,7 +101,7 @@ class App:
     def _publish(self, book: RuleBook) -> None:
         self._engine.publish(book)
         if isinstance(self._engine, Supervisor):
-            self._engine.send_rules(self._watcher.sources, list(book.data.values()))
+            self._engine.send_rules(self._loading.documents, list(book.data.values()))
 
 
 def grpc_addresses(settings: Settings) -> list[Address]:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import Sequence
+from functools import partial
 
 from ratelimit_service.api.headers import header_names
 from ratelimit_service.api.health import Health
@@ -13,15 +14,13 @@ from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.turns import TurnQueues
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.files.watch import Parse, Watcher
 from ratelimit_service.rules.leasing import lease_options
+from ratelimit_service.rules.loading import Loading, Parse
 from ratelimit_service.rules.pattern_work import PatternBounds
 from ratelimit_service.rules.regions import region_options
 from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import hash_value_of
-from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.server.admin.bans import BanMethod
 from ratelimit_service.server.admin.explain import Explainer
 from ratelimit_service.server.admin.resets import ResetMethod
@@ -73,9 +72,9 @@ class Engine:
         self._drain_timeout_seconds = settings.drain_timeout / SECOND
         self._sweeping: asyncio.Task[None] | None = None
 
-    def state(self, watcher: Watcher) -> ServiceState:
+    def state(self, loading: Loading) -> ServiceState:
         """The service as metrics and pages read it, when this is its only process."""
-        return ServiceState(self.limiter, self.method, watcher, self.health, self.metrics)
+        return ServiceState(self.limiter, self.method, loading, self.health, self.metrics)
 
     async def listen(self, addresses: Sequence[Address]) -> None:
         """Listen, and answer calls. StartError when an address cannot be had."""
@@ -158,24 +157,17 @@ def _spare_old_objects() -> None:
 
 
 def rules_parser(settings: Settings) -> Parse:
-    """The function that makes the book of rules files; it raises RulesError when they are wrong."""
-    hash_value = hash_value_of(settings)
-
-    def parse_rules(sources: Sequence[YamlText], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
-        return parse(
-            sources,
-            merge_domains=settings.merge_domain_config,
-            near_ratio=settings.near_limit_ratio,
-            max_values=settings.metrics_max_values,
-            leases=lease_options(settings),
-            regions=region_options(settings),
-            hash_value=hash_value,
-            previous=previous,
-            read_data=read_data,
-            response=response_options(settings),
-        )
-
-    return parse_rules
+    """The function that makes the book of documents; it raises RulesError when they are wrong."""
+    return partial(
+        parse,
+        merge_domains=settings.merge_domain_config,
+        near_ratio=settings.near_limit_ratio,
+        max_values=settings.metrics_max_values,
+        leases=lease_options(settings),
+        regions=region_options(settings),
+        hash_value=hash_value_of(settings),
+        response=response_options(settings),
+    )
 
 
 def _request_limits(settings: Settings) -> RequestLimits:

@@ -129,7 +129,7 @@ class History:
 
     def rule_blocks(self) -> Iterator[None]:
         """Add what rules have counted; yields after each block, which takes a fraction of a millisecond."""
-        edition, book = self._state.watcher.successes, self._state.counted.book
+        edition, book = self._state.loading.successes, self._state.counted.book
         if edition != self._edition:
             self._edition = edition
             self._rules.begin_edition()

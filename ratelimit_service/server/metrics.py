@@ -251,7 +251,7 @@ def _domain_metrics(domains: DomainSums) -> Iterator[Metric]:
 
 
 def _service_metrics(state: ServiceState) -> Iterator[Metric]:
-    counted, watcher = state.counted, state.watcher
+    counted, loading = state.counted, state.loading
     totals, book = counted.totals, counted.book
     yield counter_by(
         "ratelimit_service_should_rate_limit_error",
@@ -264,8 +264,8 @@ def _service_metrics(state: ServiceState) -> Iterator[Metric]:
         "Denied requests that SHADOW_MODE turned into OK.",
         totals.global_shadow_mode,
     )
-    yield counter("ratelimit_service_config_load_success", "Successful loads of the rules.", watcher.successes)
-    yield counter("ratelimit_service_config_load_error", "Failed loads of the rules.", watcher.failures)
+    yield counter("ratelimit_service_config_load_success", "Successful loads of the rules.", loading.successes)
+    yield counter("ratelimit_service_config_load_error", "Failed loads of the rules.", loading.failures)
     method = ("grpc_method", method_name(state.method))
     yield counter("ratelimit_service_total_requests", "Calls over gRPC and by POST /json.", state.method.calls, method)
     yield histogram(
@@ -280,12 +280,12 @@ def _service_metrics(state: ServiceState) -> Iterator[Metric]:
     yield gauge(
         "ratelimit_reload_last_success_timestamp_seconds",
         "Time of the last successful load of the rules; 0 before the first.",
-        (watcher.last_success or 0) / SECOND,
+        (loading.last_success or 0) / SECOND,
     )
     yield gauge(
         "ratelimit_reload_last_attempt_successful",
         "1 if the rules on disk are in force, 0 if they could not be loaded.",
-        int(watcher.successes > 0 and not watcher.problems),
+        int(loading.successes > 0 and not loading.problems),
     )
     yield gauge("ratelimit_serving", "1 if the health check says SERVING, else 0.", int(state.health.serving))
     yield gauge(

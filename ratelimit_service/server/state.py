@@ -7,7 +7,7 @@ from ratelimit_service.api.method import Method
 from ratelimit_service.limiter.refusals import RefusalSource
 from ratelimit_service.rules.bans import BanSummary
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files.watch import Watcher
+from ratelimit_service.rules.loading import Loading
 from ratelimit_service.stores.store import StoreStatus
 from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.heavy_hitters import HeavyNames
@@ -156,7 +156,7 @@ class ServiceState(NamedTuple):
     counted: Counted
     method: MeasuredMethod
     """ShouldRateLimit."""
-    watcher: Watcher
+    loading: Loading
     health: HealthState
     metrics: Callable[[], Iterable[Metric]]
     """The metrics of the store and the transport; of all workers together, if there are any."""

@@ -4,8 +4,9 @@ import asyncio
 import http.client
 import json
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +17,10 @@ from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.files.watch import Watcher
+from ratelimit_service.rules.loading import Loading
 from ratelimit_service.rules.secret import hash_value_of
-from ratelimit_service.rules.sources.yaml_text import YamlText
+from ratelimit_service.rules.sources.files import RulesFiles
 from ratelimit_service.server.admin.bans import BanMethod
 from ratelimit_service.server.admin.endpoints import Methods
 from ratelimit_service.server.admin.explain import Explainer
@@ -67,14 +67,19 @@ class Service:
         self.store = store or MemoryStore(1000, Clock())
         self.limiter = Limiter(self.store, max_values=self.settings.metrics_max_values)
         self.health = health or Health()
-        self.watcher = Watcher(rules, self._parse, self._publish, clock=Clock(1_700_000_000_000_000))
+        self.loading = Loading(
+            RulesFiles(rules),
+            partial(parse, hash_value=hash_value_of(self.settings)),
+            self._publish,
+            clock=Clock(1_700_000_000_000_000),
+        )
         self.method = ShouldRateLimit(self.limiter, answer or ResponseEncoder())
         self.explainer = Explainer(self.limiter)
         self.bans = BanMethod(self.limiter)
         self.resets = ResetMethod(self.limiter)
         self.past = Past()
         self.server = AdminServer(
-            ServiceState(self.limiter, self.method, self.watcher, self.health, self.store.metrics),
+            ServiceState(self.limiter, self.method, self.loading, self.health, self.store.metrics),
             self.settings,
             Methods(self.explainer, self.bans, self.resets),
             self.past,
@@ -95,7 +100,7 @@ class Service:
             raise
 
     async def _start(self) -> None:
-        await self.watcher.load()
+        await self.loading.load()
         self.http, self.debug, self.prometheus = await self.server.start([Tcp("127.0.0.1", 8081)])
 
     def stop(self) -> None:
@@ -114,7 +119,7 @@ class Service:
     def load(self, text: str) -> None:
         """Have these rules on disk, and look at them."""
         (self.rules / "rules.yaml").write_text(text, encoding="utf-8")
-        self.do(self.watcher.load())
+        self.do(self.loading.load())
 
     def get(self, path: str, verb: str = "GET", **headers: str) -> Reply:
         """Ask the operator's port."""
@@ -128,9 +133,6 @@ class Service:
     def post(self, body: Any) -> Reply:
         """Ask `/json`; what is not bytes is made JSON."""
         return ask(self.http[0], "POST", "/json", body=body if isinstance(body, bytes) else json.dumps(body).encode())
-
-    def _parse(self, sources: Sequence[YamlText], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
-        return parse(sources, previous=previous, read_data=read_data, hash_value=hash_value_of(self.settings))
 
     def _publish(self, book: RuleBook) -> None:
         self.limiter.book = book

@@ -352,13 +352,13 @@ def test_liveness_needs_neither_rules_nor_the_operators_port(tmp_path: Path) -> 
 def test_rules_are_loaded_again_by_those_who_may(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with running(tmp_path, RULES, admin_token=TOKEN) as service:
-        watching = asyncio.run_coroutine_threadsafe(service.watcher.run(), service.loop)
+        watching = asyncio.run_coroutine_threadsafe(service.loading.run(), service.loop)
         try:
             refused = send(service.debug[0], "POST", "/reload")
-            before = service.watcher.successes
+            before = service.loading.successes
             asked = send(service.debug[0], "POST", "/reload", **BEARER)
             end = time.monotonic() + START_SECONDS
-            while service.watcher.successes == before:
+            while service.loading.successes == before:
                 assert time.monotonic() < end, "the rules were not loaded"
                 time.sleep(0.01)
         finally:

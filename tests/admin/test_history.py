@@ -29,7 +29,7 @@ def of_domains() -> MinuteSums[str]:
 
 
 def _state(service: Service) -> ServiceState:
-    return ServiceState(service.limiter, service.method, service.watcher, service.health, service.store.metrics)
+    return ServiceState(service.limiter, service.method, service.loading, service.health, service.store.metrics)
 
 
 def rows(history: MinuteSums[str], domain: str = "shop") -> list[list[int]]:
@@ -316,7 +316,7 @@ def test_the_history_of_a_rule_outlives_reloads_and_its_values(service: Service)
 
 
 def parse_again(service: Service, text: str) -> RuleBook:
-    service.watcher.successes += 1
+    service.loading.successes += 1
     return parse([YamlText("rules.yaml", text.encode())], previous=service.limiter.book)
 
 

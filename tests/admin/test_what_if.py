@@ -28,7 +28,7 @@ def asked_for_nine_minutes(folder: Path, requests: int, *options: str) -> tuple[
     service = Service(folder, store=MemoryStore(1000, clock))
     limit = ", ".join((f"rate_limit: {{unit: minute, requests_per_unit: {requests}}}", *options))
     service.limiter.book = book(f"domain: shop\ndescriptors: [{{key: user, {limit}}}]\n")
-    state = ServiceState(service.limiter, service.method, service.watcher, service.health, service.store.metrics)
+    state = ServiceState(service.limiter, service.method, service.loading, service.health, service.store.metrics)
     hot, refused = HotDescriptors(state, clock), dict.fromkeys(USERS, 0)
     for _ in range(9):
         for user, times in USERS.items():

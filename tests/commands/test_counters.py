@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from ratelimit_service.cli import main
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.files.watch import read_sources
+from ratelimit_service.rules.sources.files import read_files
 from ratelimit_service.system.clock import duration_in_words
 from tests.ports import free_port
 from tests.processes import ROOT, ask, eventually, start_service
@@ -67,7 +67,7 @@ class Shop:
         }
 
     def charge(self, *charges: Charge, **settings: str) -> None:
-        book = parse(read_sources(self.rules))
+        book = parse(read_files(self.rules))
         charging = charge_all(book, self.redis.socket, list(charges), CACHE_KEY_PREFIX=self.prefix, **settings)
         uvloop.run(charging)
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from ratelimit_service.cli import main
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.files.watch import read_sources
+from ratelimit_service.rules.sources.files import read_files
 from tests.ports import free_port
 from tests.redis import Redis
 from tests.stores.charging import Charge, charge_all, descriptor
@@ -175,7 +175,7 @@ def test_with_a_redis_each_counter_is_shown_as_it_is_now_and_nothing_is_charged(
         Charge("shop", descriptor("vip=ada"), 7),
         Charge("shop", descriptor("nobody=ada"), 2, year),
     ]
-    uvloop.run(charge_all(parse(read_sources(rules)), redis.socket, charges, CACHE_KEY_PREFIX="e:"))
+    uvloop.run(charge_all(parse(read_files(rules)), redis.socket, charges, CACHE_KEY_PREFIX="e:"))
     environ = {"REDIS_URL": str(redis.socket), "CACHE_KEY_PREFIX": "e:", "RULES_PATH": str(rules)}
 
     def now(*arguments: str) -> list[str]:

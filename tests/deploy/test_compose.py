@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.files.watch import read_sources
+from ratelimit_service.rules.sources.files import read_files
 from tests import peers
 from tests.clocks import stay_within
 from tests.deploy.deployed import DEPLOY, compose, deployed, load
@@ -106,7 +106,7 @@ def test_envoy_hears_of_a_drain_before_it_is_over() -> None:
 
 def test_rules_of_the_deployment_and_the_examples_get_along() -> None:
     """They are one rulebook."""
-    book = parse([*read_sources(ROOT / "config"), *read_sources(DEPLOY / "rules")])
+    book = parse([*read_files(ROOT / "config"), *read_files(DEPLOY / "rules")])
 
     assert {"shop", "web", "web-trial"} <= book.domains.keys()
 

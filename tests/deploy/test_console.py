@@ -24,7 +24,7 @@ from click import Context
 
 from ratelimit_service.cli import VERBS, main
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.files.watch import read_sources
+from ratelimit_service.rules.sources.files import read_files
 from tests import peers
 from tests.clocks import stay_within
 from tests.processes import ROOT, Process, Service, start_service
@@ -256,7 +256,7 @@ def test_the_mistake_in_the_readme_is_told_as_it_says(tmp_path: Path) -> None:
 
 def test_what_documents_have_envoy_ask_about_is_limited() -> None:
     """The descriptors of their `rate_limits` are in the rules of config/."""
-    book = parse(read_sources(ROOT / "config"))
+    book = parse(read_files(ROOT / "config"))
     texts = [(ROOT / document).read_text("utf-8") for document in ("README.md", "docs/deploy.md")]
     blocks = [yaml.safe_load(block) for text in texts for block in re.findall(r"(?ms)^```yaml\n(.*?)^```", text)]
     routes = [block.get("route", block) for block in blocks if isinstance(block, dict)]

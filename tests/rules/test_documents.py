@@ -12,8 +12,8 @@ from ratelimit_service.commands.rules.run import run_case
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.files.watch import read_sources
 from ratelimit_service.rules.secret import HashValue
+from ratelimit_service.rules.sources.files import read_files
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from tests.books import whole
 
@@ -62,7 +62,7 @@ def test_every_block_of_rules_loads_without_a_warning(place: str, block: str) ->
 
 @pytest.mark.parametrize(("place", "block"), CASES, ids=[place for place, _ in CASES])
 def test_every_block_of_cases_passes_on_the_example_rules(place: str, block: str) -> None:
-    example = parse(read_sources(ROOT / "config" / "example.yaml"))
+    example = parse(read_files(ROOT / "config" / "example.yaml"))
 
     for case in read_cases(YamlText(place, block.encode())):
         assert run_case(case, example, ENCODER) == []

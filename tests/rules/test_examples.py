@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ratelimit_service.rules.checks.lint import KINDS, lint
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.files.watch import read_sources
+from ratelimit_service.rules.sources.files import read_files
 from ratelimit_service.rules.syntax.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -12,7 +12,7 @@ REFERENCE = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name 
 
 
 def test_the_examples_load_without_a_warning() -> None:
-    rules = parse(read_sources(ROOT / "config"))
+    rules = parse(read_files(ROOT / "config"))
 
     assert set(rules.domains) >= {"shop", "every-option"}
     assert lint(rules) == []

@@ -19,6 +19,10 @@ class JsonRules(NamedTuple):
     name: str
     text: bytes
 
+    @property
+    def kind(self) -> str:
+        return "json"
+
     def nodes(self, report: Report) -> YamlNode | None:
         pointers: dict[int, str] = {}
         report.pointers = pointers

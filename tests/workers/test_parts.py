@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
-from ratelimit_service.rules.files.data_reads import read_data_file
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.server.engine import Engine, rules_parser
 from ratelimit_service.server.series import NUMBERS, add_tally, take_tally, tallies_of
@@ -275,7 +274,7 @@ def test_counts_from_before_a_reload_go_where_one_process_would_have_them() -> N
     tallies = {}
     for detailed in (b"", b"detailed_metric: true,"):
         sources = [YamlText("shop.yaml", rules.replace(b"DETAILED", detailed))]
-        book = rules_parser(settings)(sources, None, read_data_file)
+        book = rules_parser(settings)(sources)
         sums = MergedCounts(settings, [])
         sums.publish(book)
         for value_path in ((), ("shop", "user_ada")):

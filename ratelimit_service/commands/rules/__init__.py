@@ -25,9 +25,9 @@ from ratelimit_service.commands.sources import (
 from ratelimit_service.commands.terminal import GREEN, RED, echo, echo_json
 from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files.watch import read_sources
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import entries_in_words, plural
+from ratelimit_service.rules.sources.files import read_files
 
 FAILED: Final = 1
 """Exit code: a case failed. `BROKEN`: the rules or a file of cases cannot be read."""
@@ -120,7 +120,7 @@ def _read(paths: Sequence[Path]) -> list[Case]:
     cases: list[Case] = []
     for path in paths:
         try:
-            for source in read_sources(path):
+            for source in read_files(path):
                 cases += read_cases(source)
         except RulesError as error:
             problems += error.problems

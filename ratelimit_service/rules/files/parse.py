@@ -16,8 +16,7 @@ from ratelimit_service.model import Limit, RegionMode
 from ratelimit_service.rules.book import ANY_DOMAIN, DEFAULT, Domain, Node, RuleBook
 from ratelimit_service.rules.checks.lint import Calendars, lint_key, lint_value, without_hash_key
 from ratelimit_service.rules.checks.review import review_descriptor, review_limit
-from ratelimit_service.rules.data_files import DataFiles, ReadData
-from ratelimit_service.rules.files.data_reads import read_data_file
+from ratelimit_service.rules.data_files import DataFiles, ReadData, read_data_file
 from ratelimit_service.rules.files.fits import ReadFit, Siblings, read_fit
 from ratelimit_service.rules.files.limit import read_limit
 from ratelimit_service.rules.files.pools import DomainPools, Membership, read_elastic

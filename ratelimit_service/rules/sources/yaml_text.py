@@ -15,7 +15,8 @@ fifteen, `1_000` is a thousand, `08` is a float, a date is text. A scalar in quo
 import codecs
 import math
 import re
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import yaml
 
@@ -42,11 +43,13 @@ _BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _TAGS = "tag:yaml.org,2002:"
 
 
-class YamlText(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class YamlText:
     """A document of rules that is YAML, such as a rules file: its name, which is its path, and its bytes."""
 
     name: str
     text: bytes
+    kind: ClassVar[str] = "yaml"
 
     def nodes(self, report: Report) -> YamlNode | None:
         """The only document of the text, or None if it is empty. Raises RulesError if reading must stop."""

@@ -54,7 +54,11 @@ class Document(Protocol):
 
     @property
     def text(self) -> bytes:
-        """What it is made of, and sent to workers as."""
+        """What it is made of. Workers are sent this and make nodes of it again, as `open_document` does for `kind`."""
+
+    @property
+    def kind(self) -> str:
+        """What `text` is, such as `yaml`."""
 
     def nodes(self, report: Report) -> YamlNode | None:
         """Its root, made anew, or None if it is empty. Raises RulesError, with a reason in the report, if it has none.

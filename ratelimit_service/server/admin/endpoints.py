@@ -197,7 +197,7 @@ class Endpoints:
         who = client_of(request)
         fields = about("reload_asked", who=who)
         log.info("rules are loaded again: asked for by POST /reload from %s", who, extra=fields)
-        self._state.watcher.reload()
+        self._state.loading.reload()
         return web.Response(status=202, text="the rules are loaded now; /status says what came of it\n", headers=TEXT)
 
     async def _metrics_text(self) -> Iterable[str]:

@@ -101,7 +101,7 @@ class StatusPage:
 
     def _rules_now(self) -> "RulesNow":
         counted = self._state.counted
-        book, edition = counted.book, f"{self._started}.{self._state.watcher.successes}"
+        book, edition = counted.book, f"{self._started}.{self._state.loading.successes}"
         if book is None:
             return RulesNow((), edition)
         return RulesNow(book.rules, edition, book.gauges, counted.gauges if book.gauges else {})
@@ -132,7 +132,7 @@ class StatusPage:
         return {"now": now, "minutes": MINUTES, "running_seconds": running, "marks": marks}
 
     def _service(self) -> dict[str, Any]:
-        counted, method, watcher, health, metrics, workers = self._state
+        counted, method, loading, health, metrics, workers = self._state
         store, now, bans = counted.store, system_clock(), counted.ban_summary
         by_domain = {domain: domain_numbers(tally)[: len(OUTCOMES)] for domain, tally in counted.domains.items()}
         return {
@@ -178,12 +178,12 @@ class StatusPage:
             },
             "last_minute": _last_minute(self._history),
             "reload": {
-                "path": str(watcher.path),
-                "successes": watcher.successes,
-                "failures": watcher.failures,
-                "current": watcher.successes > 0 and not watcher.problems,
-                "last_success": _seconds(watcher.last_success),
-                "last_failure": _seconds(watcher.last_failure),
+                "path": loading.source.name,
+                "successes": loading.successes,
+                "failures": loading.failures,
+                "current": loading.successes > 0 and not loading.problems,
+                "last_success": _seconds(loading.last_success),
+                "last_failure": _seconds(loading.last_failure),
             },
             "bans": {"total": bans.total, "newest": [_shown_ban(ban) for ban in bans.newest]},
             "hot": self._hot.as_json(),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files.watch import Watcher
+from ratelimit_service.rules.loading import Loading
 from ratelimit_service.rules.rule import Rule, plural
 from ratelimit_service.server.state import ServiceState, Workers
 from ratelimit_service.stores.store import LostServer
@@ -47,7 +47,7 @@ class Trouble(NamedTuple):
 
 def troubles(state: ServiceState, now: int) -> Iterator[Trouble]:
     """Everything that is wrong at the time `now`, the most urgent first."""
-    health, watcher = state.health, state.watcher
+    health, loading = state.health, state.loading
     if health.draining_since is not None:
         yield Trouble(
             "The service is draining",
@@ -59,8 +59,8 @@ def troubles(state: ServiceState, now: int) -> Iterator[Trouble]:
         yield Trouble(f"Redis at {lost.server} is lost", lost.since, lost.words, _answered(lost, state.counted.book))
     for warning in state.counted.store.warnings:
         yield Trouble("Regions are not told apart, or do not agree", None, warning, "they go on as they are set")
-    if watcher.problems:
-        yield _not_loaded(watcher)
+    if loading.problems:
+        yield _not_loaded(loading)
     if state.workers is not None:
         yield from _deaths(state.workers, now)
 
@@ -92,14 +92,14 @@ def _named(rules: Sequence[Rule]) -> str:
     return ", ".join(names) + (f" and {more:,} more" if more else "")
 
 
-def _not_loaded(watcher: Watcher) -> Trouble:
-    more = len(watcher.problems) - _MAX_PROBLEMS
-    details = [str(problem) for problem in watcher.problems[:_MAX_PROBLEMS]]
+def _not_loaded(loading: Loading) -> Trouble:
+    more = len(loading.problems) - _MAX_PROBLEMS
+    details = [str(problem) for problem in loading.problems[:_MAX_PROBLEMS]]
     return Trouble(
         "The rules on disk could not be loaded",
-        None if watcher.failing_since is None else watcher.failing_since / SECOND,
-        f"{watcher.path} has problems",
-        "there are no rules in force, and calls fail" if watcher.book is None else "the old ones stay in force",
+        None if loading.failing_since is None else loading.failing_since / SECOND,
+        f"{loading.source.name} has problems",
+        "there are no rules in force, and calls fail" if loading.book is None else "the old ones stay in force",
         details + ([f"and {more:,} more"] if more > 0 else []),
     )
 

@@ -36,7 +36,7 @@ def _rule_line(rule: Rule) -> str:
 
 def stats_text(state: ServiceState) -> Iterator[str]:
     """Everything that upstream counts, a line `name: value` for each; in blocks."""
-    counted, watcher = state.counted, state.watcher
+    counted, loading = state.counted, state.loading
     found = yield from sum_tallies(counted, lambda path: ".".join(map(plain, path)))
     for key, (numbers, shown) in found.items():
         yield "".join(
@@ -53,8 +53,8 @@ def stats_text(state: ServiceState) -> Iterator[str]:
     yield (
         f"ratelimit.service.call.should_rate_limit.redis_error: {totals.store_errors}\n"
         f"ratelimit.service.call.should_rate_limit.service_error: {totals.service_errors}\n"
-        f"ratelimit.service.config_load_error: {watcher.failures}\n"
-        f"ratelimit.service.config_load_success: {watcher.successes}\n"
+        f"ratelimit.service.config_load_error: {loading.failures}\n"
+        f"ratelimit.service.config_load_success: {loading.successes}\n"
         f"ratelimit.service.global_shadow_mode: {totals.global_shadow_mode}\n"
     )
     yield f"ratelimit_server.{method_name(state.method)}.total_requests: {state.method.calls}\n"

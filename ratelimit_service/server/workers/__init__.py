@@ -19,8 +19,8 @@ and what it has counted since its last report (`report`): once a second, for eve
 then counts from 0 again, and the parent adds, in tallies like those of a single process. So sums never go
 back, and a worker that is killed loses only what it has counted since its last report, one second's worth at most.
 
-**Rules** are read and parsed by the parent, which has the pages and the log lines. Workers get the text of the files
-that made the last good book, also of data files, and parse it again. One that is replaced while wrong rules lie on disk
+**Rules** are read and parsed by the parent, which has the pages and the log lines. Workers get the text of what
+made the last good book, also of data files, and parse it again. One that is replaced while wrong rules lie on disk
 gets good ones.
 
 **Processes** are started anew (fork and exec), not forked: a fork copies whatever locks the threads of rules, pages and

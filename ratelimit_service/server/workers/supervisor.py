@@ -15,8 +15,8 @@ from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.data_files import DataFile
-from ratelimit_service.rules.files.watch import Watcher
-from ratelimit_service.rules.sources.yaml_text import YamlText
+from ratelimit_service.rules.loading import Loading
+from ratelimit_service.rules.syntax.document import Document
 from ratelimit_service.server.past import Past
 from ratelimit_service.server.state import Death, ServiceState
 from ratelimit_service.server.workers.channel import PIECE, Message, settings_as_json, text_of
@@ -72,7 +72,7 @@ class Supervisor:
         }
         self._settings = settings_as_json(settings.model_copy(update=shares))
         self._drain_timeout_seconds = settings.drain_timeout / SECOND
-        self._sources: Sequence[YamlText] = ()
+        self._documents: Sequence[Document] = ()
         self._data: Sequence[DataFile] = ()
         self._started = False
         self._stopping = asyncio.Event()
@@ -99,9 +99,9 @@ class Supervisor:
         """At least one worker answers calls, and the service does not drain."""
         return self.draining_since is None and any(slot.serving and not slot.silent for slot in self._slots)
 
-    def state(self, watcher: Watcher) -> ServiceState:
+    def state(self, loading: Loading) -> ServiceState:
         """The service as metrics and pages read it."""
-        return ServiceState(self._sums, self._method, watcher, self, self._sums.metrics, self)
+        return ServiceState(self._sums, self._method, loading, self, self._sums.metrics, self)
 
     async def listen(self, addresses: Sequence[Address]) -> None:
         """Listen; connections wait in the kernel until `begin`. StartError when an address cannot be had."""
@@ -129,9 +129,9 @@ class Supervisor:
         """Add up by these rules from now on."""
         self._sums.publish(book)
 
-    def send_rules(self, sources: Sequence[YamlText], data: Sequence[DataFile]) -> None:
-        """Send all workers the rules in these files, and the data files that they name."""
-        self._sources = sources
+    def send_rules(self, documents: Sequence[Document], data: Sequence[DataFile]) -> None:
+        """Send all workers the rules in these documents, and the data files that they name."""
+        self._documents = documents
         self._data = data
         for slot in self._slots:
             if not slot.silent:
@@ -251,7 +251,7 @@ class Supervisor:
         for file in self._data:
             for start in range(0, len(file.text) or 1, PIECE):  # of an empty file, one piece without text
                 slot.send("data", file.path, text_of(file.text[start : start + PIECE]))
-        slot.send("rules", [(source.name, text_of(source.text)) for source in self._sources])
+        slot.send("rules", [(each.kind, each.name, text_of(each.text)) for each in self._documents])
 
     def _on_message(self, slot: WorkerSlot, message: Message) -> None:
         match message:

@@ -6,16 +6,17 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import uvloop
 
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, StartError
 from ratelimit_service.rules.book import RuleBook, free_books
-from ratelimit_service.rules.sources.yaml_text import YamlText
+from ratelimit_service.rules.sources import open_document
+from ratelimit_service.rules.sources.source import Documents
 from ratelimit_service.server.engine import SWITCH_SECONDS, Engine, rules_parser
 from ratelimit_service.server.workers.channel import Channel, bytes_of, received, text_of
 from ratelimit_service.server.workers.report import Reporter
@@ -62,17 +63,6 @@ async def _work(end: socket.socket, handoff: socket.socket) -> int:
     return 0
 
 
-class _Rules(NamedTuple):
-    """The files of a book, as the parent has read them."""
-
-    sources: Sequence[YamlText]
-    data: Mapping[str, bytearray]
-
-    def read_data(self, path: str) -> bytes:
-        """The data file at this path; the parent has sent every one that the rules name."""
-        return bytes(self.data[path])
-
-
 class Worker:
     """The worker, from its start to its end."""
 
@@ -94,7 +84,7 @@ class Worker:
             "reset": self._engine.reset_method.call,
         }
         self._reporter = Reporter(self._engine)
-        self._rules: asyncio.Queue[_Rules] = asyncio.Queue()
+        self._rules: asyncio.Queue[Documents] = asyncio.Queue()
         """Rules that are not loaded yet."""
         self._report_due = asyncio.Event()
         self._report_number = 0
@@ -143,8 +133,10 @@ class Worker:
             match message:
                 case ["data", path, piece]:  # of the rules that come next
                     data.setdefault(path, bytearray()).extend(bytes_of(piece))
-                case ["rules", sources]:
-                    self._rules.put_nowait(_Rules([YamlText(path, bytes_of(text)) for path, text in sources], data))
+                case ["rules", sent]:
+                    documents = [open_document(kind, name, bytes_of(text)) for kind, name, text in sent]
+                    read_data = {path: bytes(text) for path, text in data.items()}.__getitem__  # all that they name
+                    self._rules.put_nowait(Documents(documents, "", read_data))
                     data = {}
                 case ["call", number, body, timeout]:
                     self._engine.method.call(bytes_of(body), partial(self._reply, number), timeout)
@@ -178,9 +170,9 @@ class Worker:
             rules = await self._rules.get()
             while not self._rules.empty():
                 rules = self._rules.get_nowait()
-            if rules.sources:
+            if rules.documents:
                 old = [] if book is None else [book]
-                book = await asyncio.to_thread(self._parse, rules.sources, book, rules.read_data)
+                book = await asyncio.to_thread(self._parse, rules.documents, previous=book, read_data=rules.read_data)
                 self._engine.publish(book)
                 await asyncio.to_thread(free_books, old)
             del rules  # or the bytes would stay until the next ones come

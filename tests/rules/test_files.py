@@ -3,16 +3,15 @@
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.files.watch import Watcher
-from ratelimit_service.rules.sources.yaml_text import YamlText
+from ratelimit_service.rules.loading import Loading
+from ratelimit_service.rules.sources.files import RulesFiles
 
 Story = Callable[["Watched"], Awaitable[None]]
 
@@ -25,18 +24,13 @@ def rules(requests: int, domain: str = "shop") -> str:
 
 
 class Watched:
-    """A watcher at work, and what comes of it."""
+    """Rules files that are followed, and what comes of it."""
 
     def __init__(self, folder: Path, settled_seconds: float = 0.01) -> None:
         self.folder = folder
         self.books: asyncio.Queue[RuleBook] = asyncio.Queue()
-        self.watcher = Watcher(
-            folder, self._parse, self.books.put_nowait, poll_seconds=0.01, settled_seconds=settled_seconds
-        )
-
-    @staticmethod
-    def _parse(sources: Sequence[YamlText], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
-        return parse(sources, previous=previous, read_data=read_data)
+        self.files = RulesFiles(folder, poll_seconds=0.01, settled_seconds=settled_seconds)
+        self.loading = Loading(self.files, parse, self.books.put_nowait)
 
     def write(self, text: str, name: str = "shop.yaml") -> None:
         (self.folder / name).write_text(text)
@@ -49,9 +43,9 @@ class Watched:
     async def refusal(self, failures: int) -> str:
         """What was wrong, once so many loads have failed."""
         async with asyncio.timeout(SECONDS):
-            while self.watcher.failures < failures:  # noqa: ASYNC110  # a refusal is told to nobody
+            while self.loading.failures < failures:  # noqa: ASYNC110  # a refusal is told to nobody
                 await asyncio.sleep(0.001)
-        return "\n".join(map(str, self.watcher.problems)).replace(str(self.folder), "…")
+        return "\n".join(map(str, self.loading.problems)).replace(str(self.folder), "…")
 
 
 def play(folder: Path, story: Story, settled_seconds: float = 0.01) -> Watched:
@@ -59,11 +53,11 @@ def play(folder: Path, story: Story, settled_seconds: float = 0.01) -> Watched:
 
     async def run() -> Watched:
         watched = Watched(folder, settled_seconds)
-        await watched.watcher.load()
-        watching = asyncio.create_task(watched.watcher.run())
+        await watched.loading.load()
+        following = asyncio.create_task(watched.loading.run())
         await story(watched)
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
         return watched
 
     return asyncio.run(run())
@@ -79,7 +73,7 @@ def test_what_is_there_at_the_start_is_loaded(folder: Path) -> None:
     async def story(watched: Watched) -> None:
         assert await watched.limits() == {"shop": 1}
 
-    assert play(folder, story).watcher.successes == 1
+    assert play(folder, story).loading.successes == 1
 
 
 @pytest.mark.parametrize(
@@ -171,19 +165,19 @@ def test_a_config_map_is_read_once_and_its_swap_is_noticed(tmp_path: Path) -> No
 def test_a_bad_file_leaves_the_old_rules_and_is_told_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def story(watched: Watched) -> None:
         await watched.limits()
-        book = watched.watcher.book
+        book = watched.loading.book
         watched.write(rules(2).replace("day", "fortnight"))
         assert await watched.refusal(1) == (
             '…/shop.yaml:2:46: unit "fortnight" is not one of second, minute, hour, day, week, month, year'
         )
-        assert watched.watcher.book is book
+        assert watched.loading.book is book
         watched.write(rules(3))
         assert await watched.limits() == {"shop": 3}
 
-    with caplog.at_level(logging.INFO, "ratelimit_service.rules.files.watch"):
-        watcher = play(folder, story).watcher
+    with caplog.at_level(logging.INFO, "ratelimit_service.rules.loading"):
+        loading = play(folder, story).loading
 
-    assert (watcher.successes, watcher.failures, watcher.problems) == (2, 1, ())
+    assert (loading.successes, loading.failures, loading.problems) == (2, 1, ())
     assert [record.levelname for record in caplog.records] == ["INFO", "ERROR", "INFO"]
 
 
@@ -206,7 +200,7 @@ def test_an_emptied_folder_leaves_the_old_rules(folder: Path) -> None:
         await watched.limits()
         (folder / "shop.yaml").unlink()
         assert await watched.refusal(1) == "…: has no *.yaml or *.yml file"
-        assert watched.watcher.book is not None
+        assert watched.loading.book is not None
 
     play(folder, story)
 
@@ -232,7 +226,7 @@ def test_an_unreadable_file_leaves_the_old_rules(folder: Path) -> None:
         # Unreadable for root too: a link that leads to itself.
         (folder / "loop.yaml").symlink_to("loop.yaml")
         assert await watched.refusal(1) == "…/loop.yaml: cannot be read: too many levels of symbolic links"
-        assert watched.watcher.book is not None
+        assert watched.loading.book is not None
 
     play(folder, story)
 
@@ -259,10 +253,24 @@ def test_a_file_too_large_for_rules_is_refused_unread(folder: Path) -> None:
 def test_a_book_that_was_asked_for_is_loaded_though_nothing_changed(folder: Path) -> None:
     async def story(watched: Watched) -> None:
         await watched.limits()
-        watched.watcher.reload()
+        watched.loading.reload()
         assert await watched.limits() == {"shop": 1}
 
-    assert play(folder, story).watcher.successes == 2
+    assert play(folder, story).loading.successes == 2
+
+
+def test_the_version_tells_files_from_others_and_is_the_same_for_the_same_ones(folder: Path) -> None:
+    async def story(watched: Watched) -> None:
+        versions = []
+        for requests in (1, 2, 1):
+            watched.write(rules(requests))
+            watched.loading.reload()
+            while (await watched.limits()) != {"shop": requests}:
+                pass
+            versions.append(watched.loading.version)
+        assert versions[0] == versions[2] != versions[1]
+
+    play(folder, story)
 
 
 def test_tallies_outlive_a_reload(folder: Path) -> None:

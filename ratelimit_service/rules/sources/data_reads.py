@@ -8,9 +8,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from ratelimit_service.rules.data_files import MAX_BYTES
+from ratelimit_service.rules.data_files import read_data_file
 from ratelimit_service.system.background import DaemonExecutor
-from ratelimit_service.system.disk import read_file
 
 _SETTLED_NANOSECONDS: Final = 2 * 10**9
 """A file that was changed this short a time ago may change again without a new time of change: coarse file systems
@@ -37,11 +36,6 @@ class DataRead:
     def is_cut(self) -> bool:
         """Whether its last line has no end: perhaps it is still being written."""
         return isinstance(self.contents, bytes) and self.contents[-1:] not in (b"", b"\n")
-
-
-def read_data_file(path: str) -> bytes:
-    """The bytes of a data file; one that is too large is not read whole. Raises OSError."""
-    return read_file(path, MAX_BYTES + 1)
 
 
 def reread(path: str, before: DataRead | None = None) -> DataRead:

@@ -1,4 +1,4 @@
-"""Reads the rules files, watches them for changes, and swaps the book; on error the old book stays.
+"""The source of rules that are files: polls them for changes.
 
 The files are read whole once a second and compared by content, so every kind of change is noticed: written in place,
 renamed into place, added, removed, or a ConfigMap whose symlink is swapped. Change notification (inotify) would miss
@@ -8,44 +8,32 @@ polled with the rules, and read again when their `stat` has changed.
 A file that is renamed into place is whole, and so is a folder to which a link is turned. What is written in place is
 taken when it has not changed for a while: half of it may be valid too.
 
-A load is all or nothing. It runs in a thread; the loop only publishes the finished book. A read of the files that
-hangs, as on a network file system whose server is gone, counts as a failed load, and delays neither start nor stop.
+A read of the files that hangs, as on a network file system whose server is gone, counts as a failed load, and delays
+neither start nor stop.
 """
 
 import asyncio
-import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
 from ratelimit_service.errors import Problem, RulesError, StartError
-from ratelimit_service.rules.book import RuleBook, free_books
-from ratelimit_service.rules.checks.lint import lint
-from ratelimit_service.rules.checks.regions import without_effect
-from ratelimit_service.rules.data_files import ReadData
-from ratelimit_service.rules.files.data_reads import DataRead, DataReads, Inode, reread
-from ratelimit_service.rules.rule import plural
+from ratelimit_service.rules.sources.data_reads import DataRead, DataReads, Inode, reread
+from ratelimit_service.rules.sources.source import Documents, Given
 from ratelimit_service.rules.sources.yaml_text import MAX_BYTES, YamlText
 from ratelimit_service.system.background import DaemonExecutor
-from ratelimit_service.system.clock import Clock, system_clock
 from ratelimit_service.system.disk import read_file
-from ratelimit_service.telemetry.logs import about
-
-log = logging.getLogger(__name__)
-
-Parse = Callable[[Sequence[YamlText], RuleBook | None, ReadData], RuleBook]
-"""Makes a book of the files, the book before, and a reader of data files."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFiles:
     """What a read found: the rules files, and the data files that the last load asked for."""
 
-    sources: Sequence[YamlText]
+    documents: Sequence[YamlText]
     data: Mapping[str, DataRead]
     inodes: Mapping[str, Inode] = field(default_factory=dict, compare=False)
     """Those of the rules files, by path."""
@@ -67,93 +55,72 @@ _CUT: Final = 3
 _CHANGING_SECONDS: Final = 60.0
 """Files that have changed again and again for so long are a failed load, so that log and gauge show it."""
 
-_MAX_LOGGED = 20
-"""Problems of one load in the log; the page has all."""
-
 _COMMON_FOLDER: Final = "config"
 """A common name of the rules' folder, also in this repository; for a hint."""
 
 
-class Watcher:
-    """Keeps the book up to date with the files at `path`, and calls `publish` with each new book.
+class RulesFiles:
+    """The rules in the files at `path`."""
 
-    Once a book is loaded, there is always one.
-    """
+    noun = "file"
 
-    def __init__(  # noqa: PLR0913 - what it calls, and four times
+    def __init__(
         self,
         path: Path,
-        parse: Parse,
-        publish: Callable[[RuleBook], None],
         *,
         poll_seconds: float = 1.0,
         settled_seconds: float = _SETTLED_SECONDS,
         read_timeout_seconds: float = READ_TIMEOUT_SECONDS,
-        clock: Clock = system_clock,
     ) -> None:
-        self.path = path
-        self.book: RuleBook | None = None
-        self.sources: Sequence[YamlText] = ()
-        """The files of the book."""
-        self.problems: tuple[Problem, ...] = ()
-        """Why the current files could not be loaded; empty while the book is up to date."""
-        self.successes = 0
-        self.failures = 0
-        self.last_success: int | None = None
-        self.last_failure: int | None = None
-        self.failing_since: int | None = None
-        """The time of the first failure since the last success."""
-        self._parse = parse
-        self._publish = publish
+        self.name = str(path)
+        self._path = path
         self._poll_seconds = poll_seconds
         self._settled_seconds = max(poll_seconds, settled_seconds)
         self._read_timeout_seconds = read_timeout_seconds
-        self._clock = clock
         self._seen: ReadResult | None = None
         self._changing: _Changing | None = None
         """What differs from what was seen, and is not taken yet."""
         self._data: Mapping[str, DataRead] = {}
         """The data files that the last load asked for, as they were read last."""
-        self._now_reading = str(path)
-        self._reload_requested = asyncio.Event()
+        self._now_reading = self.name
+        self._refresh_requested = asyncio.Event()
         self._disk = DaemonExecutor()
         self._reading: asyncio.Future[ReadResult] | None = None
         """The read in progress, also one that has timed out."""
 
-    async def load(self, *, required: bool = False) -> None:
-        """Load the files. With `required`, raises StartError if the path does not exist."""
-        await self._load(await self._read(required=required))
+    async def read(self, *, required: bool = False) -> Given:
+        """As RuleSource says."""
+        return await self._give(await self._read(required=required))
 
-    async def run(self) -> None:
-        """Poll the files until cancelled."""
-        try:
-            await self._run()
-        finally:
-            if self._reading is not None:
-                self._reading.cancel()  # its thread may outlive the loop
-
-    async def _run(self) -> None:
+    async def changed(self) -> Given:
+        """As RuleSource says. After `refresh` the files are taken as they are."""
         while True:
-            requested = True
             left = self._poll_seconds if self._changing is None else self._changing.unchanged_for
             try:
-                await asyncio.wait_for(self._reload_requested.wait(), min(self._poll_seconds, left))
+                await asyncio.wait_for(self._refresh_requested.wait(), min(self._poll_seconds, left))
             except TimeoutError:
-                requested = False
-            self._reload_requested.clear()
-            if self._reading is not None and not self._reading.done() and not requested:
-                continue
-            try:
-                found = await self._read()
-                if requested or (found is not None and self._is_whole(found)):
-                    self._changing = None
-                    await self._load(found)
-            except Exception:
-                log.exception("reading the rules failed; the next attempt is in %g s", self._poll_seconds)
+                if self._reading is not None and not self._reading.done():
+                    continue
+            else:
+                self._refresh_requested.clear()
+                return await self.read()
+            found = await self._read()
+            if found is None or self._is_whole(found):
+                return await self._give(found)
+            changing = self._changing
+            if changing is not None and changing.since - changing.began > _CHANGING_SECONDS:
+                self._changing = changing._replace(began=changing.since)
+                often = f"again and again for {_CHANGING_SECONDS:g} s"
+                return (Problem(self.name, 0, 0, f"has files that change {often}: write them aside, and rename"),)
 
-    def reload(self) -> None:
-        """Make `run` load the files now, changed or not. A read that hangs is abandoned for a new one."""
-        self._reload_requested.set()
+    def refresh(self) -> None:
+        """As RuleSource says. A read that hangs is abandoned for a new one."""
+        self._refresh_requested.set()
+
+    def close(self) -> None:
+        """As RuleSource says."""
+        if self._reading is not None:
+            self._reading.cancel()  # its thread may outlive the loop
 
     async def _read(self, *, required: bool = False) -> ReadResult | None:
         """Read the files; None if that takes too long."""
@@ -167,27 +134,39 @@ class Watcher:
             if isinstance(found, FoundFiles):
                 self._data = found.data
             return found
-        self._seen = None  # the next successful read is loaded, so that log and gauge show the recovery
-        seconds = self._read_timeout_seconds
-        problem = f"cannot be read: its file system has not answered for {seconds:g} s; SIGHUP tries again at once"
-        self._reject((Problem(self._now_reading, 0, 0, problem),))
+        self._seen = None  # the next successful read is given, so that log and gauge show the recovery
         return None
 
     def _read_files(self, required: bool) -> ReadResult:
         """Read the files; in a thread."""
-        self._now_reading = str(self.path)
+        self._now_reading = self.name
         if required:
-            ensure_exists(self.path)
+            ensure_exists(self._path)
         try:
-            sources = read_sources(self.path)
+            files = read_files(self._path)
         except RulesError as error:
             return error.problems
-        inodes = {source.name: _inode_of(source.name) for source in sources}
+        inodes = {file.name: _inode_of(file.name) for file in files}
         data = {}
-        for path, before in self._data.items():
+        for path, before in list(self._data.items()):
             self._now_reading = path
             data[path] = reread(path, before)
-        return FoundFiles(sources, data, {path: inode for path, inode in inodes.items() if inode is not None})
+        return FoundFiles(files, data, {path: inode for path, inode in inodes.items() if inode is not None})
+
+    async def _give(self, found: ReadResult | None) -> Given:
+        """What to load after this read."""
+        if found is None:
+            seconds = self._read_timeout_seconds
+            problem = f"cannot be read: its file system has not answered for {seconds:g} s; SIGHUP tries again at once"
+            return (Problem(self._now_reading, 0, 0, problem),)
+        self._seen, self._changing = found, None
+        if not isinstance(found, FoundFiles):
+            return found
+        reads = DataReads(found.data, self._read_timeout_seconds)
+        self._data = reads.asked  # which the load fills: these are polled from now on
+        self._seen = FoundFiles(found.documents, reads.asked, found.inodes)
+        version = await asyncio.get_running_loop().run_in_executor(self._disk, _digest, found.documents)
+        return Documents(found.documents, version, reads.read)
 
     def _is_whole(self, found: ReadResult) -> bool:
         """Whether what was found is another than what was seen, and has not changed for long enough to be taken."""
@@ -198,10 +177,6 @@ class Watcher:
         if changing is not None and found == changing.found:
             return now - changing.since >= changing.unchanged_for
         began = now if changing is None else changing.began
-        if now - began > _CHANGING_SECONDS:
-            began = now
-            problem = f"has files that change again and again for {_CHANGING_SECONDS:g} s: write them aside, and rename"
-            self._reject((Problem(str(self.path), 0, 0, problem),))
         self._changing = _Changing(found, now, began, self._unchanged_for(found))
         return False
 
@@ -210,79 +185,17 @@ class Watcher:
         if not isinstance(found, FoundFiles):
             return _UNCHANGED_SECONDS
         seen = self._seen if isinstance(self._seen, FoundFiles) else FoundFiles((), {})
-        known = {source.name: source.text for source in seen.sources}
+        known = {file.name: file.text for file in seen.documents}
         seconds = _UNCHANGED_SECONDS
-        for path, text in found.sources:
-            if known.get(path) != text and found.inodes.get(path) == seen.inodes.get(path, found.inodes.get(path)):
+        for file in found.documents:
+            inode = found.inodes.get(file.name)
+            if known.get(file.name) != file.text and inode == seen.inodes.get(file.name, inode):
                 seconds = max(seconds, self._poll_seconds)
         for path, data in found.data.items():
             before = seen.data.get(path)
             if data != before and (before is None or before.inode in (None, data.inode)):
                 seconds = max(seconds, self._settled_seconds * (_CUT if data.is_cut else 1))
         return seconds
-
-    async def _load(self, found: ReadResult | None) -> None:
-        if found is None:
-            return
-        self._seen = found
-        if not isinstance(found, FoundFiles):
-            self._reject(found)
-            return
-        in_thread = partial(asyncio.get_running_loop().run_in_executor, self._disk)
-        data = DataReads(found.data, self._read_timeout_seconds)
-        try:
-            book = await in_thread(self._parse, found.sources, self.book, data.read)
-        except RulesError as error:
-            self._reject(error.problems)
-        else:
-            old = [] if self.book is None else [self.book]
-            self._accept(book, found.sources, len(await in_thread(lint, book)))
-            await in_thread(free_books, old)
-        finally:
-            self._data = data.asked
-            self._seen = FoundFiles(found.sources, data.asked, found.inodes)
-
-    def _accept(self, book: RuleBook, sources: Sequence[YamlText], warnings: int) -> None:
-        self.book = book
-        self.sources = sources
-        self.problems = ()
-        self.failing_since = None
-        self.successes += 1
-        self.last_success = self._clock()
-        self._publish(book)
-        log.info(
-            "rules loaded from %s: %s in %s, %s%s%s",
-            self.path,
-            plural(len(book.rules), "rule"),
-            plural(len(book.domains), "domain"),
-            plural(len(sources), "file"),
-            f", {plural(len(book.data), 'data file')}" if book.data else "",
-            f", {plural(warnings, 'warning')}: see `ratelimit check`" if warnings else "",
-            extra=about(
-                "rules_loaded",
-                path=str(self.path),
-                rules=len(book.rules),
-                domains=len(book.domains),
-                files=len(sources),
-                data_files=len(book.data),
-                warnings=warnings,
-            ),
-        )
-        if (idle := without_effect(book)) is not None:
-            log.warning("%s", idle.note)
-
-    def _reject(self, problems: tuple[Problem, ...]) -> None:
-        self.problems = problems
-        self.failures += 1
-        self.last_failure = self._clock()
-        if self.failing_since is None:
-            self.failing_since = self.last_failure
-        lines = [str(problem) for problem in problems[:_MAX_LOGGED]]
-        if len(problems) > _MAX_LOGGED:
-            lines.append(f"and {len(problems) - _MAX_LOGGED} more")
-        kept = "the old rules stay" if self.book is not None else "there are none yet, calls are refused"
-        fields = about("rules_refused", path=str(self.path), problems=lines)
-        log.error("rules not loaded, %s:\n  %s", kept, "\n  ".join(lines), extra=fields)
 
 
 class _Changing(NamedTuple):
@@ -305,7 +218,14 @@ def _inode_of(path: str) -> Inode | None:
     return found.st_dev, found.st_ino
 
 
-def read_sources(path: Path) -> list[YamlText]:
+def _digest(files: Sequence[YamlText]) -> str:
+    digest = blake2b(digest_size=8)
+    for file in files:
+        digest.update(f"{file.name}\0{len(file.text)}\0".encode(errors="surrogateescape") + file.text)
+    return digest.hexdigest()
+
+
+def read_files(path: Path) -> list[YamlText]:
     """Every `*.yaml` and `*.yml` file below a folder, sorted by path; or the one file that `path` is.
 
     Files and folders whose names begin with a dot are ignored: Kubernetes has each ConfigMap twice, once below
@@ -313,7 +233,7 @@ def read_sources(path: Path) -> list[YamlText]:
     have such a name.
     """
     problems: list[Problem] = []
-    sources: list[YamlText] = []
+    found: list[YamlText] = []
     files = _rules_files(path, problems) if path.is_dir() else [path]
     if not files and not problems:
         problems.append(Problem(str(path), 0, 0, "has no *.yaml or *.yml file"))
@@ -325,10 +245,10 @@ def read_sources(path: Path) -> list[YamlText]:
         else:
             if len(text) > MAX_BYTES:
                 problems.append(Problem(str(file), 0, 0, f"is larger than {MAX_BYTES >> 20} MiB; split it"))
-            sources.append(YamlText(str(file), text))
+            found.append(YamlText(str(file), text))
     if problems:
         raise RulesError(problems)
-    return sources
+    return found
 
 
 def ensure_exists(path: Path) -> None:

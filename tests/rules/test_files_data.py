@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.rules.files.data_reads import DataRead, DataReads, reread
-from ratelimit_service.rules.files.watch import FoundFiles, Watcher
+from ratelimit_service.rules.sources.data_reads import DataRead, DataReads, reread
+from ratelimit_service.rules.sources.files import FoundFiles, RulesFiles
 from ratelimit_service.rules.sources.yaml_text import YamlText
-from tests.rules.test_watch import SECONDS, Watched, play
+from tests.rules.test_files import SECONDS, Watched, play
 
 RULES = """\
 domain: shop
@@ -39,7 +39,7 @@ def test_a_data_file_written_in_place_is_loaded_though_the_rules_are_the_same(fo
         watched.write("k-1,pro\nk-2,pro\n", "keys.csv")
         assert await names(watched) == {"k-1": "pro", "k-2": "pro"}
 
-    assert play(folder, story).watcher.failures == 0
+    assert play(folder, story).loading.failures == 0
 
 
 def test_a_list_of_values_follows_its_file(folder: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_list_of_values_follows_its_file(folder: Path) -> None:
         watched.write("10.0.0.2\n", "ips.txt")
         assert await matched(watched) == [False, True]
 
-    assert play(folder, story).watcher.failures == 0
+    assert play(folder, story).loading.failures == 0
 
 
 def test_one_renamed_into_place_is_loaded_even_if_it_is_as_old_and_as_large(folder: Path) -> None:
@@ -78,19 +78,19 @@ def test_half_of_a_list_that_is_written_in_place_is_not_taken_and_a_renamed_one_
         await names(watched)
         watched.write("k-1,pro\nk-2,p", "keys.csv")
         await asyncio.sleep(0.1)  # some polls
-        assert watched.watcher.successes == 1
+        assert watched.loading.successes == 1
         watched.write("k-1,pro\nk-2,pro\n", ".new")
         (folder / ".new").rename(folder / "keys.csv")
         assert await names(watched) == {"k-1": "pro", "k-2": "pro"}
 
-    assert play(folder, story, settled_seconds=3600).watcher.failures == 0
+    assert play(folder, story, settled_seconds=3600).loading.failures == 0
 
 
 def test_a_request_to_reload_takes_a_list_as_it_is(folder: Path) -> None:
     async def story(watched: Watched) -> None:
         await names(watched)
         watched.write("k-2,pro\n", "keys.csv")
-        watched.watcher.reload()
+        watched.loading.reload()
         assert await names(watched) == {"k-2": "pro"}
 
     play(folder, story, settled_seconds=3600)
@@ -113,23 +113,23 @@ OLD = DataRead(b"a\n", None, (1, 1))
 def test_what_is_written_in_place_must_not_change_for_a_while_and_longer_if_its_last_line_has_no_end(
     data: DataRead, seconds: float
 ) -> None:
-    watcher = Watcher(Path("/rules"), Watched._parse, lambda _: None, poll_seconds=2.0)
-    watcher._seen = FoundFiles([], {"/keys": OLD})
+    files = RulesFiles(Path("/rules"), poll_seconds=2.0)
+    files._seen = FoundFiles([], {"/keys": OLD})
 
-    assert watcher._unchanged_for(FoundFiles([], {"/keys": data})) == seconds
+    assert files._unchanged_for(FoundFiles([], {"/keys": data})) == seconds
 
 
 @pytest.mark.parametrize(
     ("text", "inode", "seconds"), [(b"a", 1, 0.1), (b"b", 2, 0.1), (b"b", 1, 2.0)], ids=["same", "renamed", "in place"]
 )
 def test_rules_that_are_written_in_place_must_not_change_for_a_poll(text: bytes, inode: int, seconds: float) -> None:
-    watcher = Watcher(Path("/rules"), Watched._parse, lambda _: None, poll_seconds=2.0)
-    watcher._seen = FoundFiles([YamlText("/rules/a.yaml", b"a")], {}, {"/rules/a.yaml": (1, 1)})
+    files = RulesFiles(Path("/rules"), poll_seconds=2.0)
+    files._seen = FoundFiles([YamlText("/rules/a.yaml", b"a")], {}, {"/rules/a.yaml": (1, 1)})
 
     found = FoundFiles([YamlText("/rules/a.yaml", text)], {}, {"/rules/a.yaml": (1, inode)})
-    assert watcher._unchanged_for(found) == seconds
+    assert files._unchanged_for(found) == seconds
     new = FoundFiles([YamlText("/rules/b.yaml", text)], {}, {"/rules/b.yaml": (1, inode)})
-    assert watcher._unchanged_for(new) == 2.0
+    assert files._unchanged_for(new) == 2.0
 
 
 def test_files_that_never_rest_are_a_failed_load(folder: Path) -> None:
@@ -138,13 +138,13 @@ def test_files_that_never_rest_are_a_failed_load(folder: Path) -> None:
         watched.write("k-1,pro\n", "keys.csv")
         watched.write("k-2,pro\n", "keys.csv")
         async with asyncio.timeout(SECONDS):
-            while (changing := watched.watcher._changing) is None:  # noqa: ASYNC110  # a poll is told to nobody
+            while (changing := watched.files._changing) is None:  # noqa: ASYNC110  # a poll is told to nobody
                 await asyncio.sleep(0.001)
-        watched.watcher._changing = changing._replace(began=changing.began - 61)
+        watched.files._changing = changing._replace(began=changing.began - 61)
         watched.write("k-3,pro\n", "keys.csv")
         told = await watched.refusal(1)
         assert told.endswith("has files that change again and again for 60 s: write them aside, and rename")
-        watched.watcher.reload()
+        watched.loading.reload()
         assert await names(watched) == {"k-3": "pro"}
 
     play(folder, story, settled_seconds=3600)
@@ -192,12 +192,12 @@ def test_one_that_vanishes_leaves_the_old_list_and_is_told_once(folder: Path, ca
         told = await watched.refusal(1)
         assert told == '…/shop.yaml:2:16: from "…/keys.csv" cannot be read: no such file or directory'
         await asyncio.sleep(0.1)  # some polls
-        assert watched.watcher.failures == 1
-        assert watched.watcher.book is not None
-        assert list(watched.watcher.book.data) == [f"{folder}/keys.csv"]
+        assert watched.loading.failures == 1
+        assert watched.loading.book is not None
+        assert list(watched.loading.book.data) == [f"{folder}/keys.csv"]
         watched.write("k-3,pro\n", "keys.csv")
         assert await names(watched) == {"k-3": "pro"}
-        assert watched.watcher.problems == ()
+        assert watched.loading.problems == ()
 
     play(folder, story)
 
@@ -214,7 +214,7 @@ def test_one_that_comes_back_as_it_was_is_loaded_again(folder: Path) -> None:
         (folder / "away").rename(folder / "keys.csv")
         assert await names(watched) == {"k-1": "pro"}
 
-    assert play(folder, story).watcher.problems == ()
+    assert play(folder, story).loading.problems == ()
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_one_that_is_missing_at_the_start_is_loaded_when_it_comes(folder: Path) 
         watched.write("k-1,pro\n", "keys.csv")
         assert await names(watched) == {"k-1": "pro"}
 
-    assert play(folder, story).watcher.failures == 1
+    assert play(folder, story).loading.failures == 1
 
 
 def test_one_that_is_no_longer_named_is_no_longer_watched(folder: Path) -> None:
@@ -268,7 +268,7 @@ def test_one_that_is_no_longer_named_is_no_longer_watched(folder: Path) -> None:
         watched.write("k-3,pro\n", "other.csv")
         assert await names(watched) == {"k-3": "pro"}
 
-    assert play(folder, story).watcher.failures == 0
+    assert play(folder, story).loading.failures == 0
 
 
 def test_a_new_time_of_change_alone_loads_nothing(folder: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_new_time_of_change_alone_loads_nothing(folder: Path) -> None:
         watched.write("k-2,pro\n", "keys.csv")
         assert await names(watched) == {"k-2": "pro"}
 
-    assert play(folder, story).watcher.successes == 2
+    assert play(folder, story).loading.successes == 2
 
 
 def test_a_change_of_the_rules_takes_over_the_list_as_it_is(folder: Path) -> None:

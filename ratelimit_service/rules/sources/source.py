@@ -1,0 +1,46 @@
+"""The contract of a source of rules: whole sets of documents, one after the other."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from ratelimit_service.errors import Problem
+from ratelimit_service.rules.data_files import ReadData
+from ratelimit_service.rules.syntax.document import Document
+
+
+class Documents(NamedTuple):
+    """All rules that a source has at one time."""
+
+    documents: Sequence[Document]
+    version: str
+    """Tells this set from others of the source; the same documents have the same."""
+    read_data: ReadData
+    """Reads the data files that the documents name; called in another thread, while the documents are loaded."""
+
+
+Given = Documents | tuple[Problem, ...]
+"""The documents, or why they cannot be had: a failed load, after which the old rules stay."""
+
+
+class RuleSource(Protocol):
+    """Where rules come from. One task at a time waits for it, and loads what it gave before it asks for more."""
+
+    @property
+    def name(self) -> str:
+        """What logs and pages call it: a path, an address."""
+
+    @property
+    def noun(self) -> str:
+        """What logs call one of its documents, such as `file`."""
+
+    async def read(self, *, required: bool = False) -> Given:
+        """What there is now. With `required`, StartError if the source does not exist."""
+
+    async def changed(self) -> Given:
+        """What there is as soon as that differs from what was given last and is whole, or after `refresh`."""
+
+    def refresh(self) -> None:
+        """Make `changed` give soon what there is, changed or not."""
+
+    def close(self) -> None:
+        """Release what it holds, when nothing waits for it any more."""
