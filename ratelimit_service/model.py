@@ -59,6 +59,10 @@ class Algorithm(Protocol):
     def name(self) -> str:
         """Its name in rules."""
 
+    @property
+    def leases(self) -> bool:
+        """It has the functions of `lease.Leasing`."""
+
     def hit(self, state: State | None, limit: "Limit", cost: int, now: int) -> "tuple[State | None, Decision]":
         """Charge `cost` at `now`: the new state, and the decision."""
 

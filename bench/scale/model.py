@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from ratelimit_service.algorithms import leasing
+from ratelimit_service.algorithms import lease
 from ratelimit_service.rules.leasing import LEAST, LeaseOptions
 from ratelimit_service.stores.redis.lane import MAX_ASKS, MAX_IN_FLIGHT
 from ratelimit_service.system.clock import SECOND
@@ -59,7 +59,7 @@ class Limit:
     def term(self) -> float:
         """Of a lease, in seconds."""
         window = int(self.window * SECOND)
-        return leasing.length_of_term(window, window) / SECOND
+        return lease.length_of_term(window, window) / SECOND
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ booleans as 1 and 0, a calendar as its `edges`. Functions that the twins share a
 An algorithm whose room returns bit by bit, at times that follow from the reset, has `room_after(limit, reset_after)`:
 the microseconds until the next bit of room. Elsewhere room returns at the reset at the latest.
 
-An algorithm that can lease units in advance has the functions of `leasing.Leasing`, and its twin `term_end`, `give` and
-`lent_from` of them; the length of terms comes with the limit. `leasing.py` says what they promise, and takes by them.
+An algorithm that can lease units in advance has the functions of `lease.Leasing`, and its twin `term_end`, `give` and
+`leased_from` of them; the length of terms comes with the limit. `lease.py` says what they promise, and takes by them.
 
 An algorithm that does not support every limit has `problem(limit)`: why not, or None. The parser calls it.
 """

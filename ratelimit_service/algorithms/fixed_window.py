@@ -12,10 +12,12 @@ State: the end of the window, and the count. Hot path.
 from functools import lru_cache
 from typing import Final
 
-from ratelimit_service.algorithms.leasing import length_of_term, next_term
+from ratelimit_service.algorithms.lease import length_of_term, next_term
 from ratelimit_service.model import NEVER, Decision, Limit
 
 name: Final = "fixed_window"
+leases: Final = True
+leased_from: Final = None
 
 State = tuple[int, int]
 

@@ -8,8 +8,18 @@ State: as for token_bucket: the moment when the bucket is empty. Hot path.
 
 from typing import Final
 
-from ratelimit_service.algorithms.token_bucket import STATE, give, hit, lent_from, problem, room_after, term, term_end
+from ratelimit_service.algorithms.token_bucket import (
+    STATE,
+    give,
+    hit,
+    leased_from,
+    leases,
+    problem,
+    room_after,
+    term,
+    term_end,
+)
 
-__all__ = ["STATE", "give", "hit", "lent_from", "name", "problem", "room_after", "term", "term_end"]
+__all__ = ["STATE", "give", "hit", "leased_from", "leases", "name", "problem", "room_after", "term", "term_end"]
 
 name: Final = "leaky_bucket"

@@ -18,6 +18,7 @@ from typing import Final
 from ratelimit_service.model import NEVER, Decision, Limit
 
 name: Final = "sliding_log"
+leases: Final = False
 
 LONGEST: Final = 65_535
 """In units: at 12 bytes per entry 800 kB for a counter, copied at each hit. In Redis numbers are modulo 65,536, which

@@ -12,10 +12,12 @@ requests. The newest is never 0; the moment determines its part. Hot path.
 from functools import lru_cache
 from typing import Final
 
-from ratelimit_service.algorithms.leasing import length_of_term, next_term
+from ratelimit_service.algorithms.lease import length_of_term, next_term
 from ratelimit_service.model import NEVER, Decision, Limit
 
 name: Final = "sub_windows"
+leases: Final = True
+leased_from: Final = None
 
 State = tuple[int, ...]
 

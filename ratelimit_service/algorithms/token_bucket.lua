@@ -134,7 +134,7 @@ local function term_end(state, limit, now)
   return next_term(limit, now)
 end
 
-local function lent_from(state, term_end)
+local function leased_from(state, term_end)
   return state and state[1] > term_end and state or {term_end, 0}
 end
 
@@ -165,6 +165,6 @@ local function give(state, limit, units, term_end, now)
 end
 
 return {
-  hit = hit, ahead = ahead, settle = settle, term_end = term_end, lent_from = lent_from, give = give,
+  hit = hit, ahead = ahead, settle = settle, term_end = term_end, leased_from = leased_from, give = give,
   time_of = time_of, tokens_of = tokens_of, plus = plus, minus = minus, missing_until = missing_until,
 }

@@ -14,10 +14,11 @@ them. Hot path.
 from struct import Struct
 from typing import Final
 
-from ratelimit_service.algorithms.leasing import length_of_term, next_term
+from ratelimit_service.algorithms.lease import length_of_term, next_term
 from ratelimit_service.model import MAX_WINDOW, NEVER, Decision, Limit
 
 name: Final = "token_bucket"
+leases: Final = True
 
 STATE: Final = Struct("qq")
 
@@ -117,7 +118,7 @@ def term_end(_state: bytes | None, limit: Limit, now: int, _phase: int) -> int:
     return next_term(term(limit), now)
 
 
-def lent_from(state: bytes | None, term_end: int) -> bytes | None:
+def leased_from(state: bytes | None, term_end: int) -> bytes | None:
     """As Leasing says: as if at the term's end, or the bucket would regain tokens while the lease is held."""
     return state if state is not None and STATE.unpack(state)[0] > term_end else STATE.pack(term_end, 0)
 

@@ -42,7 +42,7 @@ def why_not_leased(algorithm: Algorithm, limit: Limit, together: int) -> str:
     """Why a limit does not lease, whatever the rules say; empty if it does."""
     if limit.kind.why_not_leased:
         return limit.kind.why_not_leased
-    if not hasattr(algorithm, "give"):
+    if not algorithm.leases:
         return f"{algorithm.name} keeps the moment of each request"
     if together != ALONE:
         return "limits that are charged together are decided in one step of Redis"

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from ratelimit_service.algorithms import leasing, open_algorithm
+from ratelimit_service.algorithms import lease, open_algorithm
 from ratelimit_service.algorithms.kinds import leased as regional
-from ratelimit_service.algorithms.kinds.leased import Deposit, RegionCounter, Wanted
+from ratelimit_service.algorithms.kinds.leased import Deposit, RegionCounter
+from ratelimit_service.algorithms.lease import Wanted
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 
@@ -110,14 +111,14 @@ def test_after_a_deposit_another_ask_may_go_at_once_but_not_after_that_of_an_ear
     first = regional.deposit(state, TERM, lent(3), START + 70_000)
     other = regional.deposit(state, TERM, lent(3, asked=START - SECOND), START + 70_000)
 
-    assert (first.asked_until, other.asked_until) == (0, START + SECOND)
+    assert (first.lease.asked_until, other.lease.asked_until) == (0, START + SECOND)
 
 
 def test_a_hit_is_charged_to_the_loan_and_beyond_that_to_the_floor() -> None:
     state, decision = charge(holding(10), limited(10), 25)
 
     assert decision == Decision(True, 85, 0, MINUTE, 0)
-    assert (state.left, state.floor) == (0, (START + MINUTE, 15))
+    assert (state.lease.left, state.floor) == (0, (START + MINUTE, 15))
 
 
 def test_a_loan_is_valid_until_its_term_ends_counted_from_the_ask() -> None:
@@ -153,7 +154,7 @@ def test_two_loans_of_a_term_are_one_and_end_with_the_later_of_their_ends() -> N
     early = lent(5)._replace(end=START + TERM - 50)
     state = regional.deposit(regional.deposit(None, TERM, lent(10), START), TERM, early, START + 9)
 
-    assert (state.left, state.end, state.spare) == (15, START + TERM, 0)
+    assert (state.lease.left, state.lease.end, state.lease.back) == (15, START + TERM, 0)
 
 
 def test_loans_of_two_terms_are_not_mixed() -> None:
@@ -163,14 +164,14 @@ def test_loans_of_two_terms_are_not_mixed() -> None:
     older = regional.deposit(regional.deposit(None, TERM, later, START + TERM + 5), TERM, lent(10), START + TERM + 9)
     first, second = START + TERM + 5 * HOUR, START + 2 * TERM + 5 * HOUR
 
-    assert (newer.left, newer.term_end, newer.spare, newer.spare_end) == (7, second, 10, first)
-    assert (older.left, older.term_end, older.spare, older.spare_end) == (7, second, 10, first)
+    assert (newer.lease.left, newer.lease.term_end, newer.lease.back, newer.lease.back_end) == (7, second, 10, first)
+    assert (older.lease.left, older.lease.term_end, older.lease.back, older.lease.back_end) == (7, second, 10, first)
 
 
 def test_a_home_whose_clock_was_set_back_lends_as_ever() -> None:
     state = regional.deposit(holding(10), TERM, lent(7)._replace(term_end=START), START + 9)
 
-    assert (state.left, state.term_end, state.spare) == (7, START, 10)
+    assert (state.lease.left, state.lease.term_end, state.lease.back) == (7, START, 10)
 
 
 def test_of_the_rests_of_two_terms_the_earlier_one_is_burnt() -> None:
@@ -183,7 +184,7 @@ def test_of_the_rests_of_two_terms_the_earlier_one_is_burnt() -> None:
 def test_a_loan_that_comes_after_its_end_is_to_be_given_back() -> None:
     state = regional.deposit(None, TERM, lent(10), START + TERM)
 
-    assert (state.left, state.spare, state.spare_end) == (0, 10, START + TERM + 5 * HOUR)
+    assert (state.lease.left, state.lease.back, state.lease.back_end) == (0, 10, START + TERM + 5 * HOUR)
 
 
 def test_as_long_as_home_has_nothing_hits_are_denied_and_nothing_is_asked() -> None:
@@ -201,7 +202,7 @@ def test_that_home_has_nothing_is_remembered_long_enough_for_all_that_wait() -> 
     terms = (TERM, SECOND // 8, HOUR)
     states = [regional.deposit(None, term, lent(0, deny=START + 1), START + 70_000) for term in terms]
 
-    assert [state.deny_until for state in states] == [START + 670_000, START + 90_000, START + 1_070_000]
+    assert [state.lease.deny_until for state in states] == [START + 670_000, START + 90_000, START + 1_070_000]
 
 
 def test_a_hit_that_costs_more_than_home_and_floor_have_is_denied_for_ever() -> None:
@@ -217,7 +218,7 @@ def test_of_a_bucket_what_a_hit_needs_is_lent_for_less_than_a_term_if_it_does_no
     home = regional.home_of(limited())
 
     def lent_for(least: int) -> tuple[int, int]:
-        taken = leasing.take(bucket, None, home, least, least, START)
+        taken = lease.take(bucket, None, home, least, least, START)
         return taken.units, taken.term_end - START
 
     assert regional.most_of(bucket, limited()) == 997
@@ -235,8 +236,8 @@ def test_a_refund_fills_the_loan_and_then_the_floor_and_no_more() -> None:
     some, few = charge(state, limited(10), -12)
     all_of_it, most = charge(state, limited(10), -1000)
 
-    assert (few.remaining, some.left, some.floor) == (97, 10, (START + MINUTE, 13))
-    assert (most.remaining, all_of_it.left, all_of_it.floor) == (110, 10, None)
+    assert (few.remaining, some.lease.left, some.floor) == (97, 10, (START + MINUTE, 13))
+    assert (most.remaining, all_of_it.lease.left, all_of_it.floor) == (110, 10, None)
     assert charge(None, limited(10), -1) == (None, Decision(True, 100, 0, MINUTE, 0))
 
 

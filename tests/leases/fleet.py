@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, Protocol
 
 from redis import Redis as Client
 
-from ratelimit_service.algorithms import State, leasing
+from ratelimit_service.algorithms import State, lease
+from ratelimit_service.algorithms.lease import Granted
 from ratelimit_service.model import Decision, Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.leases import Ask, Granted, Leases
+from ratelimit_service.stores.redis.leases import Ask, Leases
 from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.telemetry.tally import Tally
 from tests.clocks import Clock
@@ -58,8 +59,8 @@ class InPython:
             decisions.append(decision)
         grants = []
         for ask in asks:
-            self.state, *numbers = leasing.take(
-                algorithm, self.state, limit, ask.least, ask.extra, now, ask.lease.phase
+            self.state, *numbers = lease.take(
+                algorithm, self.state, limit, ask.least, ask.extra, now, ask.counter.phase
             )
             units, room, term_end, reset, retry = numbers
             grants.append(Granted(units, room, term_end, reset, retry, now))
@@ -164,8 +165,8 @@ class Fleet:
 
     def left(self, instance: Instance) -> int:
         """What it could still allow by itself."""
-        lease = instance.leases.by_key.get(KEY)
-        return lease.left if lease is not None else 0
+        leased = instance.leases.by_key.get(KEY)
+        return leased.lease.left if leased is not None else 0
 
     def send(self, instance: Instance) -> Call | None:
         """What has queued leaves in one call."""

@@ -14,7 +14,7 @@ from redis import Redis as Client
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.redis.leases import Ask, Lease, Leases
+from ratelimit_service.stores.redis.leases import Ask, LeasedCounter, Leases
 from ratelimit_service.system.clock import HOUR, SECOND
 from tests.leases.fleet import KEY, Fleet, InPython, InRedis, Instance, Store
 from tests.leases.test_fleets import LEASING, START, a_rule
@@ -127,7 +127,7 @@ def test_any_costs_are_answered_by_the_script_as_without_leases(client: Client) 
 class Keeping(Leases):
     """Keeps what it holds when a hit is sent that needs it."""
 
-    def _give_before_hit(self, lease: Lease) -> None:
+    def _give_before_hit(self, leased: LeasedCounter) -> None:
         pass
 
 
@@ -185,11 +185,11 @@ class Remembering(Leases):
     """A look ends no denial."""
 
     def hit(self, rule: Rule, limit: Limit, key: str, cost: int, now: int) -> Decision | None:
-        lease = self.by_key.get(key)
-        until = 0 if lease is None else lease.deny_until
+        leased = self.by_key.get(key)
+        until = 0 if leased is None else leased.lease.deny_until
         decision = super().hit(rule, limit, key, cost, now)
-        if lease is not None and not cost:
-            lease.deny_until = until
+        if leased is not None and not cost:
+            leased.lease.deny_until = until
         return decision
 
 

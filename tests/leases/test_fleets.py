@@ -4,6 +4,7 @@ Each mutant breaks one rule of the design; the schedules that find nothing wrong
 """
 
 from collections.abc import Callable
+from dataclasses import astuple
 from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -13,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis as Client
 
-from ratelimit_service.algorithms import NAMES, State, leasing, open_algorithm
+from ratelimit_service.algorithms import NAMES, State, lease, open_algorithm
+from ratelimit_service.algorithms.lease import Lease
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.leasing import most_leased
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.redis.leases import Ask, Lease, Leases
+from ratelimit_service.stores.redis.leases import Ask, Leases
 from ratelimit_service.system.clock import SECOND
 from tests.leases.fleet import KEY, Allowed, Call, Fleet, InPython, InRedis, Instance, Store, excess, play
 
@@ -163,28 +165,54 @@ class FromArrival(Fleet):
         return self.now + instance.ahead
 
 
-class Mixing(Leases):
+class OtherLeases(Leases):
+    """Those of another machine."""
+
+    lease: type[Lease]
+
+    def hit(self, rule: Rule, limit: Limit, key: str, cost: int, now: int) -> Any:
+        found = super().hit(rule, limit, key, cost, now)
+        leased = self.by_key.get(key)
+        if leased is not None and type(leased.lease) is Lease:
+            leased.lease = self.lease(*astuple(leased.lease))
+        return found
+
+
+class MixingLease(Lease):
     """Gives back the rest of two terms as if all of it were of the later one."""
 
-    def _retire(self, lease: Lease) -> None:
-        lease.spare, lease.spare_end = lease.spare + lease.left, lease.term_end
-        lease.left = 0
+    def expire(self) -> int:
+        self.back, self.back_end = self.back + self.left, self.term_end
+        self.left = 0
+        return 0
 
 
-class Prolonging(Leases):
+class Mixing(OtherLeases):
+    """Leases that do."""
+
+    lease = MixingLease
+
+
+class ProlongedLease(Lease):
     """Spends what is left of a term in the next one."""
 
-    def _retire(self, lease: Lease) -> None:
-        pass
+    def expire(self) -> int:
+        return 0
+
+
+class Prolonging(OtherLeases):
+    """Leases that do."""
+
+    lease = ProlongedLease
 
 
 class Overdrawing(Leases):
     """Allows a hit that costs more than is left."""
 
     def hit(self, rule: Rule, limit: Limit, key: str, cost: int, now: int) -> Any:
-        lease = self.by_key.get(key)
-        if lease is not None and 0 < lease.left < cost:
-            lease.left = cost
+        leased = self.by_key.get(key)
+        if leased is not None and 0 < leased.lease.left < cost:
+            leased.lease.left = cost
         return super().hit(rule, limit, key, cost, now)
 
 
@@ -234,11 +262,11 @@ MUTANTS = {
     "fixed_window: beyond the window's end": Mutant(
         changed(
             "fixed_window",
-            term_end=lambda _, limit, now, _phase: leasing.next_term(term_of("fixed_window", limit), now) + SECOND // 3,
+            term_end=lambda _, limit, now, _phase: lease.next_term(term_of("fixed_window", limit), now) + SECOND // 3,
         )
     ),
     "sub_windows: for a part and a half": Mutant(changed("sub_windows", term_end=one_and_a_half)),
-    "token_bucket: charged at once": Mutant(changed("token_bucket", lent_from=lambda state, _: state)),
+    "token_bucket: charged at once": Mutant(changed("token_bucket", leased_from=lambda state, _: state)),
 }
 
 
@@ -266,8 +294,8 @@ def mixed_up(algorithm: Any) -> float:
     worst = -100.0
     for first_at, second_at, given_at in ((50, 101, 102), (0, 99, 100), (0, 99, 99)):
         times = [START + milliseconds * 1000 for milliseconds in (first_at, second_at, given_at)]
-        first = leasing.take(algorithm, None, limit, 5, 5, times[0])
-        second = leasing.take(algorithm, first.state, limit, 5, 5, times[1])
+        first = lease.take(algorithm, None, limit, 5, 5, times[0])
+        second = lease.take(algorithm, first.state, limit, 5, 5, times[1])
         state = algorithm.give(second.state, limit, first.units, first.term_end, times[2])
         spent_at = second.term_end - 1
         left = algorithm.hit(state, limit, 0, spent_at)[1].remaining
@@ -306,7 +334,7 @@ def rests_of_two_terms(leases: type[Leases], name: str) -> float:
     assert call is not None
     held = one.leases.by_key.get(KEY)
     assert held is not None
-    assert held.left == 19
+    assert held.lease.left == 19
     fleet.now = START + SECOND + 150_000
     fleet.execute(call)
     fleet.deliver(one, call)

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from ratelimit_service.algorithms import open_algorithm
-from ratelimit_service.algorithms.leasing import take
+from ratelimit_service.algorithms.lease import Granted, take
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.leases import Ask, Granted, Leases
+from ratelimit_service.stores.redis.leases import Ask, Leases
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Tally
 
@@ -67,7 +67,7 @@ def test_demand_is_asked_for_until_the_terms_end_and_for_the_time_of_a_shortage(
     ask = asked(open_leases())
 
     # 16 hits in the 16 ms since the fifth, of which the rate takes in 16 parts of 66.
-    assert (ask.lease.term, ask.extra, ask.least, ask.back) == (100_000, 24, 1, 0)
+    assert (ask.counter.term, ask.extra, ask.least, ask.back) == (100_000, 24, 1, 0)
 
 
 def test_an_instance_asks_for_no_more_than_its_share() -> None:
@@ -441,7 +441,7 @@ def test_a_counter_that_is_hit_more_often_takes_the_place_of_the_one_that_saves_
     requested(leases, "d", 1, 80_000)
     assert [*leases.by_key] == ["a", "c", "d"]
     back, *_ = leases.asks(80_000)
-    assert (back.lease.key, back.back, back.back_end, back.extra) == ("b", 35, STORE + 100_000, 0)
+    assert (back.counter.key, back.back, back.back_end, back.extra) == ("b", 35, STORE + 100_000, 0)
 
 
 def test_what_a_lease_holds_that_makes_way_is_held_until_it_is_given_back_or_dropped() -> None:

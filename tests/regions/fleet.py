@@ -11,13 +11,13 @@ from typing import Any, Protocol, cast
 
 from redis import Redis as Client
 
-from ratelimit_service.algorithms import State, leasing
+from ratelimit_service.algorithms import State, lease
 from ratelimit_service.algorithms.kinds import leased as regional
 from ratelimit_service.algorithms.kinds.leased import RegionCounter
+from ratelimit_service.algorithms.lease import Granted
 from ratelimit_service.model import Decision, Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.leases import Granted
 from ratelimit_service.stores.redis.region import RegionAsk, RegionScript, at_home, deposit_of
 from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.system.clock import HOUR
@@ -62,7 +62,7 @@ class RegionInPython:
     @property
     def held(self) -> int:
         """Units of loans."""
-        return self.state.left + self.state.spare if self.state else 0
+        return self.state.lease.left + self.state.lease.back if self.state else 0
 
     def run(self, limit: Limit, costs: Sequence[int], now: int) -> Reply:
         rule = self.rule
@@ -100,7 +100,7 @@ class HomeInPython:
         back, back_end, least, extra = ask.numbers
         if back:
             self.state = self.algorithm.give(self.state, limit, back, back_end, now)
-        self.state, *numbers = leasing.take(self.algorithm, self.state, limit, least, extra, now)
+        self.state, *numbers = lease.take(self.algorithm, self.state, limit, least, extra, now)
         units, room, term_end, reset, retry = numbers
         return Granted(units, room, term_end, reset, retry, now)
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.algorithms.kinds import leased as regional
+from ratelimit_service.algorithms.lease import leasing
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.floors import FRESH, Floors, Record, Register, Shares
@@ -152,7 +153,7 @@ class Changing(Fleet):
             process.queue = []
             return
         before = len(process.calls)
-        if hasattr(self.rule.algorithm, "lent_from"):  # a refund of a bucket counts by the rate that it has then
+        if leasing(self.rule.algorithm).leased_from:  # a refund of a bucket counts by the rate that it has then
             process.queue = [cost for cost in process.queue if cost >= 0]
         super().run(region, process)
         for call in process.calls[before:]:

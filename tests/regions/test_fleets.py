@@ -198,25 +198,29 @@ def collected_and_kept(state: Any, length: int, now: int) -> Any:
 def collected_at_once(state: Any, length: int, now: int) -> Any:
     """What is left of a loan that goes on, and stays there."""
     _, units, term_end = regional.collect(state, length, now)
-    return (state, units, term_end) if units or not state else (state, state.left, state.term_end)
+    return (state, units, term_end) if units or not state else (state, state.lease.left, state.lease.term_end)
+
+
+def with_lease(state: Any, **fields: int) -> Any:
+    return state._replace(lease=replace(state.lease, **fields))
 
 
 def asked_and_kept(*arguments: Any) -> Any:
     """Asks home to take back what it keeps."""
     state, wanted = regional.ask(*arguments)
-    return (state._replace(spare=wanted.back) if state and wanted else state), wanted
+    return (with_lease(state, back=wanted.back) if state and wanted else state), wanted
 
 
 def spent_after_its_end(algorithm: Any, state: Any, limit: Limit, cost: int, now: int) -> Any:
     length = regional.term(algorithm, limit)
-    if state is not None and state.left:
-        state = state._replace(end=max(state.end, now + 1), expiry=max(state.expiry, now + length))
+    if state is not None and state.lease.left:
+        state = with_lease(state, end=max(state.lease.end, now + 1))._replace(expiry=max(state.expiry, now + length))
     return regional.hit(algorithm, state, limit, cost, now)
 
 
 def overdrawn(algorithm: Any, state: Any, limit: Limit, cost: int, now: int) -> Any:
-    if state is not None and 0 < state.left < cost:
-        state = state._replace(left=cost)
+    if state is not None and 0 < state.lease.left < cost:
+        state = with_lease(state, left=cost)
     return regional.hit(algorithm, state, limit, cost, now)
 
 

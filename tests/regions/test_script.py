@@ -10,10 +10,10 @@ from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.algorithms.kinds import Queue
 from ratelimit_service.algorithms.kinds import leased as regional
 from ratelimit_service.algorithms.kinds import queue as leaky_queue
+from ratelimit_service.algorithms.lease import Granted
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.leases import Granted
 from ratelimit_service.stores.redis.region import RegionAsk, RegionScript, at_home
 from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.system.calendar import Calendar
@@ -165,7 +165,7 @@ def test_a_loan_that_seems_longer_than_a_term_is_not_spent(client: Client) -> No
     (ask,), _ = region.taken()
     region.deposit(ask, 500)
     assert region.clock is not None
-    region.clock.now = START - 1
+    region.clock.now = START - 10_000
     region.run([late := hit(rule, "a")])
 
     assert region.taken()[1] == [late]

@@ -31,7 +31,7 @@ HELD = 50
 def leased(of: Rule) -> Rule:
     """The same rule, with leases if its algorithm has them."""
     assert of.limit is not None
-    lease = HELD if hasattr(of.algorithm, "give") else 0
+    lease = HELD if of.algorithm.leases else 0
     return Rule("shop", (), replace(of.limit, count_refused=False), of.algorithm, lease=lease)
 
 

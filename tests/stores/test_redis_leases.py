@@ -267,7 +267,7 @@ def test_a_lease_ends_with_its_term_by_the_clock_of_redis_however_late_the_answe
                 await charge(store, hit_of(rule, "late"))
             far.delay = 0.3
             await charge(store, hit_of(rule, "late"))
-            lease = store._leases.by_key[hit_of(rule, "late").key]
+            lease = store._leases.by_key[hit_of(rule, "late").key].lease
             time: Any = client.time()
             to_come = lease.term_end - time[0] * SECOND - time[1]
 
@@ -300,7 +300,7 @@ def test_a_call_has_one_ask_of_a_counter_whose_limit_has_changed_meanwhile(redis
         async with opened(f"127.0.0.1:{redis.port}") as store:
             await warm(store, leased(), "changed")
             await until(lambda: not store._leases.asking, "it was given what it asked for")
-            store._leases.by_key[hit_of(leased(), "changed").key].left = 1
+            store._leases.by_key[hit_of(leased(), "changed").key].lease.left = 1
             asked = store._leases.asked
             hits = [hit_of(of, "changed") for of in (leased(), leased(500_000)) for _ in range(8)]
             answers = [charge(store, hit) for hit in hits]

@@ -22,7 +22,7 @@ from ratelimit_service.rules.bans import Bans
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.faults import Fault
-from ratelimit_service.stores.redis.leases import Ask, Lease
+from ratelimit_service.stores.redis.leases import Ask, LeasedCounter
 from ratelimit_service.stores.redis.link import MAX_REPLY
 from ratelimit_service.stores.redis.region import RegionScript, at_home
 from ratelimit_service.stores.redis.replies import read_time
@@ -47,7 +47,7 @@ SYNCED: Final = Rule(
 )
 QUEUE: Final = Rule("shop", (), Limit(3, Unit.SECOND, SECOND, kind=Queue(SECOND, 0)), open_algorithm("leaky_bucket"))
 
-ASK: Final = Ask(Lease(FIXED, FEW, "one", MINUTE, 9, 0), 0, 0, 2, 7)
+ASK: Final = Ask(LeasedCounter(FIXED, FEW, "one", MINUTE, 9), 0, 0, 2, 7)
 GOOD: Final[list[Any]] = [
     *[9 * SECOND, 1, 3, 2, 60, 0, 2, 3, 2, 60, SECOND, 0, 0, 0, 60, -2, 1, 3, 2, 60, 0, 1, 1, 0, 60, 9],
     *[b"rl2|leased", [0, 0, 1, 9], b"rl2|synced", [9 * SECOND, 5]],

@@ -1,142 +1,110 @@
 -- Twin of leased.py. A limit has what may be charged in all as `most`, the length of home's terms as `term`, and, if
 -- there is a floor, its limit as `floor`, with the `hit` of its algorithm.
--- State: the fields of RegionCounter in their order, then the state of the floor, if it has one. In Redis: integers.
+-- State: that of a lease, as lease.lua has it, then that of the floor, if there is one. In Redis: integers.
 -- While a batch is charged, a state also has the units of the hits that wait as `waiting`.
 
-local LEFT, LENT, END, TERM_END, SPARE, SPARE_END, ASKED_UNTIL, DENY_UNTIL = 2, 3, 4, 5, 6, 7, 8, 9
-local RETRY_AT, RESET_AT, ROUND_TRIP, DEMAND, SINCE, RATE, FIELDS = 10, 11, 12, 13, 14, 15, 15
+local LEFT, END, BACK, BACK_END, ASKED_UNTIL, DENY_UNTIL, RETRY_AT, RESET_AT = 2, 4, 6, 7, 8, 9, 10, 11
+local ROUND_TRIP, DEMAND, SINCE, RATE, FIELDS = 12, 13, 14, 15, 15
 local ASK_LIFE, LEAST_DENY, MOST_DEMAND = 1000000, 20000, 2^31
+local lease = twin('lease')
 
-local function put_aside(state, units, term_end)
-  if units > 0 and (state[SPARE] == 0 or term_end >= state[SPARE_END]) then
-    state[SPARE] = (term_end == state[SPARE_END] and state[SPARE] or 0) + units
-    state[SPARE_END] = term_end
-  end
-end
-
-local function finish(state)
-  put_aside(state, state[LEFT], state[TERM_END])
-  state[LEFT], state[LENT] = 0, 0
-end
-
--- A copy of the state as it is now.
+-- -> a copy of the lease as it is now, and the state of the floor
 local function present(state, term, now)
   if not state or state[1] <= now or #state < FIELDS then
     return {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, now, 0}
   end
-  local copy = {unpack(state)}
+  local copy = {unpack(state, 1, FIELDS)}
   copy.waiting = state.waiting
   if copy[SINCE] + 2 * term <= now then
     copy[DEMAND], copy[SINCE], copy[RATE] = 0, now, 0
   end
   if copy[END] <= now or copy[END] > now + term then
-    finish(copy)
+    lease.expire(copy)
   end
-  return copy
+  return copy, state[FIELDS + 1] and {unpack(state, FIELDS + 1)} or nil
 end
 
-local function kept(state, term)
-  local ends = state[END] + (state[LEFT] + state[SPARE] > 0 and term or 0)
-  state[1] = max(ends, state[ASKED_UNTIL], state[DENY_UNTIL], state[SINCE] + 2 * term, state[FIELDS + 1] or 0)
-  return state
-end
-
-local function floor_of(state)
-  return state[FIELDS + 1] and {unpack(state, FIELDS + 1)} or nil
-end
-
--- With another state of the floor.
-local function with_floor(state, own)
-  local copy = {unpack(state, 1, FIELDS)}
-  copy.waiting = state.waiting
+-- -> state
+local function kept(counter, own, term)
+  local ends = counter[END] + (counter[LEFT] + counter[BACK] > 0 and term or 0)
+  counter[1] = max(ends, counter[ASKED_UNTIL], counter[DENY_UNTIL], counter[SINCE] + 2 * term, own and own[1] or 0)
   for i, number in ipairs(own or {}) do
-    copy[FIELDS + i] = number
+    counter[FIELDS + i] = number
   end
-  return copy
+  return counter
 end
 
 -- `count` is of how many hits the cost is, if it is not one.
 local function hit(state, limit, cost, now, count)
   local term, bottom = limit.term, limit.floor
-  local counter = present(state, term, now)
-  local own = floor_of(counter)
+  local counter, own = present(state, term, now)
   local room, reset = counter[LEFT], max(0, counter[RESET_AT] - now)
+  local _, left, again
   if bottom then
-    local _, _, _, left, again = bottom.hit(own, bottom, 0, now)
-    room = room + left
-    reset = max(reset, again)
+    _, _, _, left, again = bottom.hit(own, bottom, 0, now)
+    room, reset = room + left, max(reset, again)
   end
 
   if cost == 0 then
     return state, 1, room, room, reset, 0
   end
   if cost < 0 then
-    local back = min(-cost, counter[LENT] - counter[LEFT])
-    local rest = -cost - back
-    local before = room
-    if bottom and own and rest > 0 then
-      local after, _, _, left = bottom.hit(own, bottom, -rest, now)
-      room = counter[LEFT] + left
-      counter = with_floor(counter, after)
+    local back = lease.refund(counter, -cost)
+    if bottom and own and -cost > back then
+      own, _, _, left = bottom.hit(own, bottom, cost + back, now)
     elseif back == 0 then
       return state, 1, room, room, reset, 0
     end
-    counter[LEFT] = counter[LEFT] + back
-    return kept(counter, term), 1, before, room + back, reset, 0
+    return kept(counter, own, term), 1, room, counter[LEFT] + (left or 0), reset, 0
   end
 
-  local demand = min(counter[DEMAND] + cost, MOST_DEMAND)
   if cost <= room then
-    local lent = min(cost, counter[LEFT])
-    if cost > lent then
-      local after, _, _, _, again = bottom.hit(own, bottom, cost - lent, now)
-      counter, reset = with_floor(counter, after), max(reset, again)
+    local rest = cost - lease.spend(counter, cost)
+    if rest > 0 then
+      own, _, _, _, again = bottom.hit(own, bottom, rest, now)
+      reset = max(reset, again)
     end
-    counter[LEFT], counter[DEMAND] = counter[LEFT] - lent, demand
-    return kept(counter, term), 1, room, room - cost, reset, 0
-  end
-  if cost > limit.most * (count or 1) then
+  elseif cost > limit.most * (count or 1) then
     return state, 0, room, room, reset, NEVER
-  end
-  if now >= counter[DENY_UNTIL] then
+  elseif now >= counter[DENY_UNTIL] then
     counter.waiting = (counter.waiting or 0) + cost
-    return kept(counter, term), 0, room, room, reset, WAITS
+    return kept(counter, own, term), 0, room, room, reset, WAITS
+  end
+  counter[DEMAND] = min(counter[DEMAND] + cost, MOST_DEMAND)
+  if cost <= room then
+    return kept(counter, own, term), 1, room, room - cost, reset, 0
   end
   local retry = max(counter[RETRY_AT], counter[DENY_UNTIL]) - now
   if bottom then
     local after = select(6, bottom.hit(own, bottom, cost - counter[LEFT], now))
     retry = after == NEVER and retry or min(retry, after)
   end
-  counter[DEMAND] = demand
-  return kept(counter, term), 0, room, room, reset, retry
+  return kept(counter, own, term), 0, room, room, reset, retry
 end
 
--- -> state, what is to be asked of home: back, back_end, least, extra
+-- -> state, what is to be asked of home
 local function ask(state, limit, now)
   if now < max(state[ASKED_UNTIL], state[DENY_UNTIL]) then
     return state
   end
-  local term, waiting, left = limit.term, state.waiting or 0, state[LEFT]
-  local memory = floor(term / 2)
-  local measured = max(0, now - state[SINCE]) + memory
-  local thousandths = muldiv(1000 * state[DEMAND], term, measured) + muldiv(state[RATE], memory, measured)
-  local rate = floor(thousandths / 1000)
-  local low = min(muldiv(2 * rate, state[ROUND_TRIP], term), floor(rate / 2))
+  local term, waiting, bottom = limit.term, state.waiting or 0, limit.floor
+  local counter, own = present(state, term, now)
+  local left = counter[LEFT]
+  lease.measure(counter, now, term, floor(term / 2))
+  local rate = floor(counter[RATE] / 1000)
+  local low = lease.low(counter, rate, counter[ROUND_TRIP], term)
   if waiting == 0 and left >= low then
-    local bottom = limit.floor
     if not bottom or left > 0 then
       return state
     end
-    local _, _, _, room = bottom.hit(floor_of(state), bottom, 0, now)
+    local _, _, _, room = bottom.hit(own, bottom, 0, now)
     if 2 * room >= (bottom.burst > 0 and bottom.burst or bottom.requests) then
       return state
     end
   end
-  local extra = max(0, rate - left)
-  local wanted = {state[SPARE], state[SPARE_END], max(1, waiting - left, min(max(low, floor(rate / 10)), extra)), extra}
-  local asked = {unpack(state)}
-  asked[SPARE], asked[ASKED_UNTIL], asked[DEMAND], asked[SINCE], asked[RATE] = 0, now + ASK_LIFE, 0, now, thousandths
-  return kept(asked, term), wanted
+  local needed = max(1, waiting - left, min(max(low, floor(rate / 10)), rate - left))
+  local wanted = lease.ask(counter, needed, rate, now + ASK_LIFE)
+  return kept(counter, own, term), wanted
 end
 
 local function save(key, state, limit, now)
@@ -150,38 +118,33 @@ local function save(key, state, limit, now)
   save_integers(key, state, limit, now)
 end
 
--- `lent` has the fields of Deposit, in their order.
-local function deposit(state, term, lent, now)
-  local asked, units, ends, term_end, deny_until, retry_at, reset_at = unpack(lent)
-  state = present(state, term, now)
+-- `found` has the fields of Deposit, in their order.
+local function deposit(state, term, found, now)
+  local asked, units, ends, term_end, deny_until, retry_at, reset_at = unpack(found)
+  local counter, own = present(state, term, now)
   if now < ends and ends <= now + term then
-    if term_end ~= state[TERM_END] then
-      finish(state)
-      state[END] = 0
-    end
-    state[LEFT], state[LENT] = state[LEFT] + units, state[LENT] + units
-    state[END], state[TERM_END] = max(state[END], ends), term_end
+    lease.deposit(counter, units, ends, term_end)
   else
-    put_aside(state, units, term_end)
+    lease.put_back(counter, units, term_end)
   end
-  if state[ASKED_UNTIL] == asked + ASK_LIFE then
-    state[ASKED_UNTIL] = 0
+  if counter[ASKED_UNTIL] == asked + ASK_LIFE then
+    counter[ASKED_UNTIL] = 0
   end
   local least = max(LEAST_DENY, min(floor(term / 10), 1000000))
-  state[DENY_UNTIL] = deny_until > 0 and max(deny_until, now + least) or 0
-  state[RETRY_AT], state[RESET_AT], state[ROUND_TRIP] = retry_at, reset_at, min(max(0, now - asked), ASK_LIFE)
-  return kept(state, term)
+  counter[DENY_UNTIL] = deny_until > 0 and max(deny_until, now + least) or 0
+  counter[RETRY_AT], counter[RESET_AT], counter[ROUND_TRIP] = retry_at, reset_at, min(max(0, now - asked), ASK_LIFE)
+  return kept(counter, own, term)
 end
 
 -- -> state, units, term_end
 local function collect(state, term, now)
-  local counter = present(state, term, now)
-  local units = counter[SPARE]
+  local counter, own = present(state, term, now)
+  local units = counter[BACK]
   if units == 0 then
     return state, 0, 0
   end
-  counter[SPARE] = 0
-  return kept(counter, term), units, counter[SPARE_END]
+  counter[BACK] = 0
+  return kept(counter, own, term), units, counter[BACK_END]
 end
 
 -- Whether there is a floor, what may be charged in all, and the length of home's terms. The floor has the numbers of the
@@ -202,14 +165,11 @@ local function ahead(limit, now)
   return max(3 * limit.term + ASK_LIFE + limit.window, limit.floor and limit.floor.ahead(limit.floor, now) or 0)
 end
 
--- The floor alone: a loan of another clock is burnt.
+-- The floor alone: a lease of another clock is burnt.
 local function settle(state, limit, now)
-  local fresh = present(nil, limit.term, now)
-  local own = floor_of(state)
-  if limit.floor and own then
-    fresh = with_floor(fresh, limit.floor.settle(own, limit.floor, now))
-  end
-  return kept(fresh, limit.term)
+  local _, own = present(state, limit.term, now)
+  own = own and limit.floor and limit.floor.settle(own, limit.floor, now)
+  return kept(present(nil, limit.term, now), own, limit.term)
 end
 
 return {hit = hit, save = save, read = read, ahead = ahead, settle = settle, deposit = deposit, collect = collect}

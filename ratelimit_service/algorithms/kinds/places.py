@@ -27,6 +27,7 @@ from ratelimit_service.model import NEVER, Algorithm, Decision, Kind, Limit
 from ratelimit_service.system.clock import SECOND, duration_in_words
 
 name: Final = "places"
+leases: Final = False
 
 MOST: Final = 10_000
 """In memory a charge copies its counter, 16 bytes for each holder. In Redis as many may end at one moment, which takes

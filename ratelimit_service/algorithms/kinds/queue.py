@@ -19,9 +19,10 @@ from ratelimit_service.algorithms.token_bucket import STATE, missing_until, room
 from ratelimit_service.model import NEVER, PLAIN, Algorithm, Decision, Kind, Limit, Queued
 from ratelimit_service.system.clock import delay_in_words
 
-__all__ = ["Queue", "hit", "name", "room_after"]
+__all__ = ["Queue", "hit", "leases", "name", "room_after"]
 
 name: Final = "leaky_bucket"
+leases: Final = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@
 --          a hit with a place in a queue `got` is 2, and how long it waits stands in place of retry_after; of those that
 --          wait for the home of regions that is WAITS);
 --          then what twins tell of counters: the key, and a number that is tallied, or a list of numbers, what home is to
---          be asked; then of each lease what leasing.lua returns: units, room, term_end, reset_after, retry_after
+--          be asked; then of each lease what `take` of lease.lua returns: units, room, term_end, reset_after, retry_after
 
 local call = redis.call
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
@@ -102,6 +102,7 @@ function twin(name)
   return found
 end
 
+--steps--
 local function read_limits(batch, now, leases)
   local limits, whole, from, paired = {}, true, 4, false
   for i = 1, batch[3] do
@@ -282,7 +283,7 @@ local function charge(keys, batch, leases)
       run, at = run + 1, at + 3
     until keys[run] ~= key or batch[at] < 0
     if lease then
-      local taken = {twin('leasing').take(state, leased, leases[lease + 4], leases[lease + 5], now)}
+      local taken = {twin('lease').take(state, leased, leases[lease + 4], leases[lease + 5], now)}
       state = taken[1]
       lent[#lent + 1] = taken
     end

@@ -36,7 +36,7 @@ ANSWER_SECONDS: Final = 1.0
 class SyncScript(StepScript):
     """The steps of an exchange."""
 
-    twin, name = "synced", "sync.lua"
+    twins, name = ("synced",), "sync.lua"
 
     def collect(self, end: int) -> Arguments:
         """Of a counter: what this region has counted in the window with this end, 0 if there is nothing to exchange."""

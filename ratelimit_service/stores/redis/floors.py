@@ -32,6 +32,7 @@ from json import dumps
 from typing import Final, NamedTuple
 
 from ratelimit_service.algorithms.kinds import leased
+from ratelimit_service.algorithms.lease import leasing
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.rule import Rule, escaped
 from ratelimit_service.system.clock import SECOND
@@ -336,7 +337,7 @@ class Floors:
     def is_settled(self, rule: Rule, now: int) -> bool:
         """Units may be given back."""
         register = self.register
-        if not hasattr(rule.algorithm, "lent_from"):
+        if leasing(rule.algorithm).leased_from is None:
             return True
         return register is not None and register.is_settled(_name_of(rule), register.now + now - self._arrived)
 

@@ -34,12 +34,13 @@ from typing import Any, Final, NamedTuple
 
 import hiredis
 
+from ratelimit_service.algorithms.lease import Granted
 from ratelimit_service.stores.hit import Hit, NamedCounter
 from ratelimit_service.stores.redis.exchanges import Exchanges
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.lane import Lane
-from ratelimit_service.stores.redis.leases import Ask, Granted
+from ratelimit_service.stores.redis.leases import Ask
 from ratelimit_service.stores.redis.link import call_script, within
 from ratelimit_service.stores.redis.region import HOME, RegionAsk, RegionScript, at_home
 from ratelimit_service.stores.redis.register import Registrar
@@ -375,7 +376,7 @@ class Home:
 
     async def _take(self, wanted: Sequence[Ask]) -> Sequence[Granted]:
         """What home lends. Raises Fault."""
-        name = self._script.key(wanted[0].lease)
+        name = self._script.key(wanted[0].counter)
         keys, arguments, _ = self._script.encode((), wanted)
         sent = monotonic()
         back = sum(ask.back for ask in wanted)

@@ -387,7 +387,7 @@ class Lane:
         asks: dict[Group, dict[str, Ask]] = {}
         later = []
         for group, ask in self._asks[:MAX_ASKS]:
-            if asks.setdefault(group, {}).setdefault(ask.lease.key, ask) is not ask:
+            if asks.setdefault(group, {}).setdefault(ask.counter.key, ask) is not ask:
                 later.append((group, ask))  # of a lease that was dropped or has made way, and is there again
         self._asks[:MAX_ASKS] = later
         return [

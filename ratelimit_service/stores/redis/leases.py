@@ -1,47 +1,45 @@
-"""Leases of one instance: units of hot counters, charged in advance, which allow hits without a call. Pure. Hot path.
+"""Leases of one instance: it keeps them in memory, and allows hits by them without a call. Pure. Hot path.
 
 A counter is leased while the demand for it is worth it: at least `LEAST` units in a term. Before that, and whenever a
 lease is used up, a hit is sent as ever, and the same script call may ask for a lease: an *ask* says what to give back
-before the hits of the call, and what to take after them (`algorithms/leasing.py`).
+before the hits of the call, and what to take after them. `algorithms/lease.py` has the states of a lease, what becomes
+of its units, and the laws. Beside that, of an instance:
 
 ===========  ===================================  ==================================================================
 a lease is   when                                 a hit on its counter
 ===========  ===================================  ==================================================================
-cold         `left` is 0                          is sent; the counter joins the next asks
-asking       `asked_for`, an ask is under way     is sent; or allowed, as long as `left` lasts (asked for in advance)
-holding      `left` is enough, and `now` < `end`  is allowed at once; below `low` the counter joins the next asks
-holding      `left` is not enough; a look, or a   is sent, behind an ask that gives back all that is held: it is
+empty        `left` is 0                          is sent; the counter joins the next asks
+asked for    an ask is under way                  is sent; or allowed, as long as `left` lasts (asked for in advance)
+live         `left` is enough                     is allowed at once; below `low` the counter joins the next asks
+live         `left` is not enough; a look, or a   is sent, behind an ask that gives back all that is held: it is
              refund                               answered as without leases; a look and a refund end a denial
 denied       `now` < `deny_until`                 is denied at once, if it costs at least what was denied
-dead         `now` >= `end`                       as cold; what is left becomes `spare`
+ended        `now` >= `end`                       as empty
 ===========  ===================================  ==================================================================
 
 =============================  =======================================================================================
 event                          what becomes of the lease
 =============================  =======================================================================================
-an ask was answered            `left` grows, until `end`: the term's end, counted from when the ask was *sent*; in a
-                               bucket a little earlier. Units of another term become `spare`. Without any room: denied
+an ask was answered            a deposit, counted from when the ask was *sent*; in a bucket a little shorter than the
+                               term. Without any room: denied
 a hit was denied by the store  denied for its retry; but no longer than the term, at whose end others give back
 an ask has failed              what it was to take or to give back is burnt: what the store did is not known
-an ask could not be sent       what it was to give back is `spare` again
-a sweep                        dead: joins the next asks, to give `spare` back; without hits for a while: forgotten
+an ask could not be sent       what it was to give back is to be given back again
+a sweep                        ended: joins the next asks, to give back; without hits for a while: forgotten
 there are MAX_LEASES           the one that saves fewest calls makes way for a counter that is hit more often, and all
                                it holds joins the next asks, to be given back
 the rule was changed           what is held is burnt, since it was charged to another limit
 a server was lost              all that is held is burnt: another server may have counted without it
 =============================  =======================================================================================
-
-Laws: a unit is spent before the end of the term in which it was charged, by the store's clock. Units of two terms are
-never mixed. Units are conserved: granted = spent + returned + burnt + held.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final, NamedTuple, cast
+from typing import Final
 from zlib import crc32
 
-from ratelimit_service.algorithms import leasing
+from ratelimit_service.algorithms.lease import Granted, Lease, leasing, next_term
 from ratelimit_service.model import NEVER, Decision, Limit
 from ratelimit_service.rules.leasing import LEAST
 from ratelimit_service.rules.rule import Rule
@@ -88,38 +86,16 @@ _LOOKED_AT: Final = 8
 _MOST_LEAVING: Final = 1000
 """Leases that have made way and still give back."""
 
+_UNTIL_ANSWERED: Final = 2**62
+"""In place of a moment: of each ask it becomes known how it has ended."""
+
 _SMOOTHING: Final = 8
 """One in so many parts of the average round trip is the last one."""
 
 
 @dataclass(slots=True, eq=False)
-class Ask:
-    """What a script call gives back and takes of one counter."""
-
-    lease: "Lease"
-    back: int
-    back_end: int
-    least: int
-    extra: int
-    before_hit: bool = False
-    """A hit that is sent now has to find all that is held given back; in a call without it nothing is taken."""
-
-
-class Granted(NamedTuple):
-    """The answer to an ask."""
-
-    units: int
-    room: int
-    term_end: int
-    """By the store's clock, as `store_now`."""
-    reset_after: int
-    retry_after: int
-    store_now: int
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    """One counter of this instance."""
+class LeasedCounter:
+    """One counter of this instance, and what is leased of it."""
 
     rule: Rule
     limit: Limit
@@ -127,19 +103,10 @@ class Lease:
     term: int
     cap: int
     """Units, the most to hold."""
-    since: int
-    """When the rate was computed."""
+    lease: Lease = field(default_factory=Lease)
+    """By the local clock."""
     phase: int = 0
     """Of its terms, by which those of instances do not end all at once."""
-    left: int = 0
-    end: int = 0
-    """Of `left`, by the local clock; never later than `term_end` is in truth."""
-    term_end: int = 0
-    """The same by the store's clock."""
-    spare: int = 0
-    """Units of an earlier term, to give back."""
-    spare_end: int = 0
-    asked_for: bool = False
     joined: bool = False
     wanted: bool = False
     """A hit has come that could not be allowed here, or the lease is low."""
@@ -147,20 +114,26 @@ class Lease:
     """What its next ask says."""
     low: int = 0
     """In units."""
-    rate: float = 0.0
-    """Units per microsecond that were demanded, denied ones too."""
-    demand: int = 0
-    """Units since then."""
-    deny_until: int = 0
-    deny_cost: int = 0
-    retry_at: int = 0
     room: int = 0
     """What the store could still charge, as it answered last."""
-    reset_at: int = 0
+    deny_cost: int = 0
     hits: int = 0
-    """Allowed by it since the last look of a sweep."""
+    """Allowed by the lease since the last look of a sweep."""
     saved: int = 0
     """Calls that it saves between two looks, about a second apart where there are many leases."""
+
+
+@dataclass(slots=True, eq=False)
+class Ask:
+    """What a script call gives back and takes of one counter: `Wanted` of its lease."""
+
+    counter: LeasedCounter
+    back: int
+    back_end: int
+    least: int
+    extra: int
+    before_hit: bool = False
+    """A hit that is sent now has to find all that is held given back; in a call without it nothing is taken."""
 
 
 class Leases:
@@ -171,9 +144,9 @@ class Leases:
 
     def __init__(self, *, deny: int, most: int = MAX_LEASES, seed: int = 0) -> None:
         self._seed = seed
-        self.by_key: dict[str, Lease] = {}
+        self.by_key: dict[str, LeasedCounter] = {}
         """By the counter's key."""
-        self.joined: list[Lease] = []
+        self.joined: list[LeasedCounter] = []
         """Those that want the next `asks`."""
         self.asking = 0
         """Asks that are not answered yet."""
@@ -184,10 +157,10 @@ class Leases:
         self._seen = bytearray(_CELLS)
         """Requests lately, by the hash of the counter: with less than LEAST of them in a second it has no lease."""
         self._seen_since = 0
-        self._to_sweep: list[Lease] = []
+        self._to_sweep: list[LeasedCounter] = []
         self._hand = 0
         """Where in these the next lease is sought that makes way."""
-        self._leaving: set[Lease] = set()
+        self._leaving: set[LeasedCounter] = set()
         """Those that have made way, until they have given back what they held."""
         self.granted = self.spent = self.returned = self.burnt = 0
         """Units."""
@@ -201,37 +174,35 @@ class Leases:
     @property
     def held(self) -> int:
         """Units that are held now, dead ones too."""
-        return sum(lease.left + lease.spare for lease in (*self.by_key.values(), *self._leaving))
+        return sum(leased.lease.held for leased in (*self.by_key.values(), *self._leaving))
 
     @property
     def allowed(self) -> int:
         """Hits that were decided by what is held."""
-        return self._allowed + sum(lease.hits for lease in self.by_key.values())
+        return self._allowed + sum(leased.hits for leased in self.by_key.values())
 
     def charge(self, hits: Sequence[Hit], now: int) -> bool:
         """Decide all hits of a request, or do nothing."""
         by_key = self.by_key
         if len(hits) == 1:  # almost all: a third less than below
             hit = hits[0]
-            lease = by_key.get(hit.key)
-            if lease is None or lease.limit is not hit.limit:
+            leased = by_key.get(hit.key)
+            if leased is None or leased.limit is not hit.limit:
                 return False
-            cost = hit.cost
+            lease, cost = leased.lease, hit.cost
             if 0 < cost <= lease.left and now < lease.end:
                 lease.demand += cost
-                hit.decision = self._spend(lease, cost, now)
+                hit.decision = self._spend(leased, lease, cost, now)
                 return True
         elif len({hit.key for hit in hits}) < len(hits):
             return False
         for hit in hits:
-            lease = by_key.get(hit.key)
+            leased = by_key.get(hit.key)
             cost = hit.cost
-            if (
-                lease is None
-                or lease.limit is not hit.limit
-                or cost <= 0
-                or ((cost > lease.left or now >= lease.end) and (now >= lease.deny_until or cost < lease.deny_cost))
-            ):
+            if leased is None or leased.limit is not hit.limit or cost <= 0:
+                return False
+            lease = leased.lease
+            if (cost > lease.left or now >= lease.end) and (now >= lease.deny_until or cost < leased.deny_cost):
                 return False
         return not self.answer(hits, now)
 
@@ -281,50 +252,50 @@ class Leases:
 
     def hit(self, rule: Rule, limit: Limit, key: str, cost: int, now: int) -> Decision | None:
         """The decision on a hit; None: it has to be sent."""
-        lease = self.by_key.get(key)
-        if lease is None:
+        leased = self.by_key.get(key)
+        if leased is None:
             if self.is_cold(key):
                 return None
-            term = _term(rule, limit)
-            is_bucket = hasattr(rule.algorithm, "lent_from")
-            phase = 0 if is_bucket else crc32(key.encode(), self._seed) % term
-            lease = self.by_key[key] = Lease(rule, limit, key, term, rule.lease, now, phase)
-            lease.saved = self._seen[hash(key) % _CELLS]
-        elif lease.limit is not limit:
-            if lease.limit != limit:
-                self._drop(lease)
+            algorithm = leasing(rule.algorithm)
+            term = algorithm.term(limit)
+            phase = 0 if algorithm.leased_from else crc32(key.encode(), self._seed) % term
+            leased = self.by_key[key] = LeasedCounter(rule, limit, key, term, rule.lease, Lease(since=now), phase)
+            leased.saved = self._seen[hash(key) % _CELLS]
+        elif leased.limit is not limit:
+            if leased.limit != limit:
+                self._drop(leased)
                 return None
-            lease.rule, lease.limit, lease.cap = rule, limit, rule.lease  # of a new book
+            leased.rule, leased.limit, leased.cap = rule, limit, rule.lease  # of a new book
+        lease = leased.lease
         if cost <= 0:
             lease.deny_until = 0  # there may be room again, and a caller that looks charges by the answer
-            self._give_before_hit(lease)
+            self._give_before_hit(leased)
             return None
         lease.demand += cost
         if cost <= lease.left and now < lease.end:
-            return self._spend(lease, cost, now)
-        if now < lease.deny_until and cost >= lease.deny_cost:
+            return self._spend(leased, lease, cost, now)
+        if now < lease.deny_until and cost >= leased.deny_cost:
             self.denied += 1
-            lease.saved += 1
-            room = lease.room + lease.left if now < lease.end else lease.room
+            leased.saved += 1
+            room = leased.room + lease.left if now < lease.end else leased.room
             wait = NEVER if cost > (limit.burst or limit.requests) else max(lease.retry_at, lease.deny_until) - now
             return Decision(False, room, max(1, cost - room), max(lease.reset_at - now, wait), wait)
         if cost > lease.left:
-            self._give_before_hit(lease)
-        if not lease.asked_for:
-            lease.wanted = True
-            self._join(lease)
+            self._give_before_hit(leased)
+        if not lease.asked_until:
+            leased.wanted = True
+            self._join(leased)
         return None
 
     def asks(self, now: int) -> list[Ask]:
         """The asks of all counters that have joined; each is to be sent with the hits on its counter, or alone."""
         joined, self.joined = self.joined, []
         found = []
-        for lease in joined:
-            lease.joined = False
-            if not lease.asked_for and (self.by_key.get(lease.key) is lease or lease in self._leaving):
-                ask = self._ask(lease, now)
+        for leased in joined:
+            leased.joined = False
+            if not leased.lease.asked_until and (self.by_key.get(leased.key) is leased or leased in self._leaving):
+                ask = self._ask(leased, now)
                 if ask is not None:
-                    lease.asked_for = True
                     self.asking += 1
                     self.asked += 1
                     found.append(ask)
@@ -332,35 +303,31 @@ class Leases:
 
     def answered(self, ask: Ask, granted: Granted, sent: int) -> None:
         """The store has done what was asked, in a call that was sent at that moment."""
-        lease = self._end(ask)
+        leased = self._end(ask)
         self.granted += granted.units
         self.returned += ask.back
-        if self.by_key.get(lease.key) is not lease:
+        if self.by_key.get(leased.key) is not leased:
             self.burnt += granted.units
             return
-        lease.room = granted.room
+        lease = leased.lease
+        leased.room = granted.room
         lease.reset_at = sent + granted.reset_after
+        rest = granted.term_end - granted.store_now
         if granted.units:
-            if lease.term_end != granted.term_end:
-                self._retire(lease)
-            lease.left += granted.units
-            lease.term_end = granted.term_end
-            # The script ran after `sent`: so counted, the lease ends no later than the term does. A thousandth is for
-            # clocks that are being adjusted: Linux lets them run up to 500 ppm fast or slow.
-            rest = granted.term_end - granted.store_now
-            is_bucket = hasattr(lease.rule.algorithm, "lent_from")
-            lease.end = sent + rest - (min(rest // _EARLY, _LONGEST_EARLY) if is_bucket else rest // 1000)
-        elif not granted.room and not lease.limit.crossing_only:  # else the first denied hit has to reach the store
-            self._remember(lease, 1, granted.retry_after, granted.term_end - granted.store_now, sent)
+            is_bucket = leasing(leased.rule.algorithm).leased_from is not None
+            end = granted.end(sent, min(rest // _EARLY, _LONGEST_EARLY) if is_bucket else 0)
+            self.burnt += lease.deposit(granted.units, end, granted.term_end)
+        elif not granted.room and not leased.limit.crossing_only:  # else the first denied hit has to reach the store
+            self._remember(leased, 1, granted.retry_after, rest, sent)
 
     def denied_by_store(self, key: str, cost: int, decision: Decision, store_now: int, sent: int) -> None:
         """The store has denied a hit of this cost."""
-        lease = self.by_key.get(key)
-        if lease is not None:
-            lease.room = decision.remaining
-            lease.reset_at = sent + decision.reset_after
-            rest = leasing.next_term(lease.term, store_now, lease.phase) - store_now
-            self._remember(lease, cost, decision.retry_after, rest, sent)
+        leased = self.by_key.get(key)
+        if leased is not None:
+            leased.room = decision.remaining
+            leased.lease.reset_at = sent + decision.reset_after
+            rest = next_term(leased.term, store_now, leased.phase) - store_now
+            self._remember(leased, cost, decision.retry_after, rest, sent)
 
     def failed(self, ask: Ask) -> None:
         """It is not known what the store has done."""
@@ -370,16 +337,14 @@ class Leases:
 
     def unsent(self, ask: Ask) -> None:
         """The store has not seen it."""
-        lease = self._end(ask)
-        if self.by_key.get(lease.key) is lease and not lease.spare:
-            lease.spare, lease.spare_end = ask.back, ask.back_end
-        else:
-            self.burnt += ask.back
+        leased = self._end(ask)
+        known = self.by_key.get(leased.key) is leased
+        self.burnt += leased.lease.put_back(ask.back, ask.back_end) if known else ask.back
 
     def drop_all(self) -> None:
         """A server was lost: hold nothing any more."""
-        for lease in (*self.by_key.values(), *self._leaving):
-            self._drop(lease)
+        for leased in (*self.by_key.values(), *self._leaving):
+            self._drop(leased)
 
     def sweep(self, now: int) -> None:
         """Have dead leases join the next asks, and forget those without hits; of many, some at a time."""
@@ -390,34 +355,35 @@ class Leases:
             self._to_sweep = list(self.by_key.values())
         swept = self._to_sweep[-_SWEEP:]
         del self._to_sweep[-_SWEEP:]
-        for lease in swept:
-            self._allowed += lease.hits
-            lease.saved = max(lease.hits, lease.saved // 2)
-            lease.hits = 0
-            if lease.asked_for or self.by_key.get(lease.key) is not lease:
+        for leased in swept:
+            self._allowed += leased.hits
+            leased.saved = max(leased.hits, leased.saved // 2)
+            leased.hits = 0
+            lease = leased.lease
+            if lease.asked_until or self.by_key.get(leased.key) is not leased:
                 continue
-            if lease.spare or (lease.left and now >= lease.end):
-                self._join(lease)
+            if lease.back or (lease.left and now >= lease.end):
+                self._join(leased)
             elif not lease.left and now - lease.since > _FORGET:
                 if lease.demand:
-                    _measure(lease, now)
+                    lease.measure(now, leased.term, _MEMORY)
                 else:
-                    self._forget(lease)
+                    self._forget(leased)
 
     def give_all(self) -> None:
         """Have all that is held join the next asks, to be given back: the instance stops."""
-        for lease in self.by_key.values():
-            self._retire(lease)
-            lease.cap = 0
-            self._join(lease)
+        for leased in self.by_key.values():
+            self.burnt += leased.lease.expire()
+            leased.cap = 0
+            self._join(leased)
 
     def by_rule(self) -> Mapping[Tally, Gauges]:
         """What is held of counters of each rule, by its tally."""
         found: dict[Tally, list[int]] = {}
-        for lease in self.by_key.values():
-            if units := lease.left + lease.spare:
-                sums = found.setdefault(lease.rule.tally, [0, 0])
-                sums[0] += lease.left > 0
+        for leased in self.by_key.values():
+            if units := leased.lease.held:
+                sums = found.setdefault(leased.rule.tally, [0, 0])
+                sums[0] += leased.lease.left > 0
                 sums[1] += units
         return {tally: Gauges(*sums) for tally, sums in found.items()}
 
@@ -428,7 +394,7 @@ class Leases:
             gauge(
                 "ratelimit_leases_held",
                 "Counters in Redis of which this process holds units.",
-                sum(1 for lease in self.by_key.values() if lease.left),
+                sum(1 for leased in self.by_key.values() if leased.lease.left),
             ),
             gauge(
                 "ratelimit_lease_units_held",
@@ -454,33 +420,33 @@ class Leases:
             ),
         )
 
-    def _end(self, ask: Ask) -> Lease:
-        lease = ask.lease
-        lease.asked_for = False
+    def _end(self, ask: Ask) -> LeasedCounter:
+        ask.counter.lease.asked_until = 0
         self.asking -= 1
-        self._leaving.discard(lease)
-        return lease
+        self._leaving.discard(ask.counter)
+        return ask.counter
 
-    def _spend(self, lease: Lease, cost: int, now: int) -> Decision:
+    def _spend(self, leased: LeasedCounter, lease: Lease, cost: int, now: int) -> Decision:
         """Allow a hit by what is held."""
         lease.left = left = lease.left - cost
         self.spent += cost
-        lease.hits += 1
-        if left < lease.low and not lease.asked_for:
-            lease.wanted = True
-            self._join(lease)
-        return Decision(True, lease.room + left, 0, max(0, lease.reset_at - now), 0)
+        leased.hits += 1
+        if left < leased.low and not lease.asked_until:
+            leased.wanted = True
+            self._join(leased)
+        return Decision(True, leased.room + left, 0, max(0, lease.reset_at - now), 0)
 
-    def _give_before_hit(self, lease: Lease) -> None:
+    def _give_before_hit(self, leased: LeasedCounter) -> None:
         """Have all that is held given back before the hit that is sent now; of two terms what is of the earlier one.
 
         While an ask is under way the hit goes without.
         """
-        if not lease.asked_for and (lease.left or lease.spare):
-            if not lease.spare:
-                self._retire(lease)
-            lease.before_hit = lease.wanted = True
-            self._join(lease)
+        lease = leased.lease
+        if not lease.asked_until and lease.held:
+            if not lease.back:
+                lease.expire()
+            leased.before_hit = leased.wanted = True
+            self._join(leased)
 
     def _make_way(self, seen: int) -> bool:
         """End the lease of some that saves fewest calls, if it saves fewer than that."""
@@ -491,83 +457,64 @@ class Leases:
         start = self._hand % len(self._to_sweep)
         self._hand = start + _LOOKED_AT
         looked_at = self._to_sweep[start : self._hand]
-        found = [lease for lease in looked_at if not lease.asked_for and self.by_key.get(lease.key) is lease]
+        found = [each for each in looked_at if not each.lease.asked_until and self.by_key.get(each.key) is each]
         if not found:
             return False
-        lease = min(found, key=attrgetter("saved"))
-        if lease.saved >= seen:
+        leased = min(found, key=attrgetter("saved"))
+        if leased.saved >= seen:
             return False
-        self._retire(lease)
-        self._forget(lease)
-        if lease.spare:
-            lease.wanted = False
-            self._leaving.add(lease)
-            self._join(lease)
+        self.burnt += leased.lease.expire()
+        self._forget(leased)
+        if leased.lease.back:
+            leased.wanted = False
+            self._leaving.add(leased)
+            self._join(leased)
         return True
 
-    def _join(self, lease: Lease) -> None:
-        if not lease.joined:
-            lease.joined = True
-            self.joined.append(lease)
+    def _join(self, leased: LeasedCounter) -> None:
+        if not leased.joined:
+            leased.joined = True
+            self.joined.append(leased)
 
-    def _ask(self, lease: Lease, now: int) -> Ask | None:
+    def _ask(self, leased: LeasedCounter, now: int) -> Ask | None:
+        lease, term = leased.lease, leased.term
         if now >= lease.end:
-            self._retire(lease)
+            self.burnt += lease.expire()
         before = lease.rate
-        _measure(lease, now)
+        if now > lease.since:  # else the first hit of a counter would ask for a lease
+            lease.measure(now, term, _MEMORY)
         # After a pause the rate that was before it counts once more: the hits that end it would be sent for nothing.
-        demand = max(before, lease.rate) * lease.term
-        if lease.room > lease.limit.requests // 2:
+        demand = max(before, lease.rate) / 1000
+        if leased.room > leased.limit.requests // 2:
             demand += _CHANCE * demand**0.5
-        extra = min(int(demand), lease.cap)
-        if extra < LEAST or lease.term < _ROUND_TRIPS * self.round_trip or not lease.wanted:
+        extra = min(int(demand), leased.cap)
+        if extra < LEAST or term < _ROUND_TRIPS * self.round_trip or not leased.wanted:
             extra = 0
-        lease.wanted = False
-        least = min(int(lease.rate * self._deny), extra)
-        lease.low = min(int(lease.rate * 2 * self.round_trip), extra // 2)
-        extra = max(0, extra - lease.left)
-        back, lease.spare = lease.spare, 0
-        if not extra and not back:
+        leased.wanted = False
+        leased.low = lease.low(extra, self.round_trip, term)
+        if extra <= lease.left and not lease.back:
             return None
-        before_hit, lease.before_hit = lease.before_hit, False
-        return Ask(lease, back, lease.spare_end, min(least, extra), extra, before_hit)
+        before_hit, leased.before_hit = leased.before_hit, False
+        least = min(lease.rate * self._deny // (1000 * term), max(0, extra - lease.left))
+        return Ask(leased, *lease.ask(least, extra, _UNTIL_ANSWERED), before_hit)
 
-    def _retire(self, lease: Lease) -> None:
-        """What is left is to be given back; what is left of a still earlier term is burnt, since an ask has one end."""
-        if lease.left:
-            self.burnt += lease.spare
-            lease.spare, lease.spare_end = lease.left, lease.term_end
-            lease.left = 0
-
-    def _remember(self, lease: Lease, cost: int, retry: int, rest: int, sent: int) -> None:
+    def _remember(self, leased: LeasedCounter, cost: int, retry: int, rest: int, sent: int) -> None:
         """Deny such hits for a while. Shortages end when others give back, which they do when terms end."""
-        if retry == NEVER or (sent < lease.deny_until and cost > lease.deny_cost):
+        lease = leased.lease
+        if retry == NEVER or (sent < lease.deny_until and cost > leased.deny_cost):
             return
-        lease.deny_cost = cost
+        leased.deny_cost = cost
         lease.retry_at = sent + retry
         lease.deny_until = sent + min(max(retry, self._deny), max(rest, self._deny) + 1000)
 
-    def _drop(self, lease: Lease) -> None:
-        self.burnt += lease.left + lease.spare
-        lease.left = lease.spare = 0
-        self._forget(lease)
+    def _drop(self, leased: LeasedCounter) -> None:
+        self.burnt += leased.lease.held
+        leased.lease.left = leased.lease.back = 0
+        self._forget(leased)
 
-    def _forget(self, lease: Lease) -> None:
-        self._allowed += lease.hits
-        lease.hits = 0
-        self._leaving.discard(lease)
-        if self.by_key.get(lease.key) is lease:
-            del self.by_key[lease.key]
-
-
-def _measure(lease: Lease, now: int) -> None:
-    """The rate, by what was demanded since it was measured last."""
-    elapsed = now - lease.since
-    if elapsed > 0:
-        lease.rate += (lease.demand / elapsed - lease.rate) * elapsed / (elapsed + _MEMORY)
-        lease.demand = 0
-        lease.since = now
-
-
-def _term(rule: Rule, limit: Limit) -> int:
-    return cast("leasing.Leasing", rule.algorithm).term(limit)
+    def _forget(self, leased: LeasedCounter) -> None:
+        self._allowed += leased.hits
+        leased.hits = 0
+        self._leaving.discard(leased)
+        if self.by_key.get(leased.key) is leased:
+            del self.by_key[leased.key]

@@ -1,11 +1,12 @@
--- Deposits what home has lent into the counter of a region, or collects what is left there of an ended loan. region.py
--- puts the head of batch.lua and the twin of leased.py before it.
+-- Deposits what home has granted into the counter of a region, or collects what is left there of an ended lease. It
+-- follows the head of batch.lua, with the twin of leased.py.
 --
 -- KEYS[1]  the counter
 -- ARGV[1]  a JSON list of integers: now in microseconds, or 0 for the time of Redis; the length of home's terms; and of
 --          a deposit the fields of leased.Deposit
 -- Returns  of a deposit nothing; what was collected: units, and the end of their term by the clock of home
 
+local leased = twin('leased')
 local numbers = cjson.decode(ARGV[1])
 local now, term = numbers[1], numbers[2]
 if now == 0 then

@@ -7,15 +7,16 @@ and what is left of an ended loan is collected there, by a small script of its o
 
 from collections.abc import Sequence
 from hashlib import sha1
-from importlib.resources import files
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from ratelimit_service.algorithms.kinds.leased import ASK_LIFE, LEAST_DENY, Deposit, home_of, term
+from ratelimit_service.algorithms.lease import Granted, Wanted
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.leases import Ask, Granted, Lease
+from ratelimit_service.stores.redis.leases import Ask, LeasedCounter
 from ratelimit_service.stores.redis.replies import fitting, integers
+from ratelimit_service.stores.redis.script_text import script_text
 from ratelimit_service.system.clock import Clock
 
 HOME: Final = "|home"
@@ -49,26 +50,20 @@ class RegionAsk(NamedTuple):
 
 def at_home(ask: RegionAsk) -> Ask:
     """What is asked, as the script that counts at home takes it."""
-    back, back_end, least, extra = ask.numbers
-    lease = Lease(ask.rule, home_of(ask.limit), ask.key + HOME, term(ask.rule.algorithm, ask.limit), 0, 0)
-    return Ask(lease, back, back_end, least, extra)
+    length = term(ask.rule.algorithm, ask.limit)
+    return Ask(LeasedCounter(ask.rule, home_of(ask.limit), ask.key + HOME, length, 0), *Wanted._make(ask.numbers))
 
 
 class StepScript:
     """A script of one step between two Redises, at the time of the one that takes it; in tests of `clock`."""
 
-    twin: ClassVar[str]
-    """The algorithm's, which is put before it with the functions of batch.lua."""
+    twins: ClassVar[Sequence[str]]
+    """Those that it opens."""
     name: ClassVar[str]
     """Of its file."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        batch = files(__package__).joinpath("batch.lua").read_text("utf-8")
-        chunk = files("ratelimit_service.algorithms.kinds").joinpath(f"{self.twin}.lua").read_text("utf-8")
-        steps = files(__package__).joinpath(self.name).read_text("utf-8")
-        head, edge, _ = batch.partition(_EDGE)
-        assert edge
-        self.text = f"{head}local {self.twin} = (function()\n{chunk}\nend)()\n{steps}"
+        self.text = script_text(self.twins, self.name)
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         self._clock = clock
 
@@ -80,7 +75,7 @@ class StepScript:
 class RegionScript(StepScript):
     """Deposits and collects in a region's Redis."""
 
-    twin, name = "leased", "region.lua"
+    twins, name = ("leased", "lease"), "region.lua"
 
     def deposit(self, ask: RegionAsk, granted: Granted | None) -> Command:
         """Bring the region what home has answered; None: home cannot be reached, and the floor is all there is."""
@@ -105,18 +100,14 @@ def deposit_of(ask: RegionAsk, granted: Granted | None) -> Deposit:
     if granted is None:
         later = ask.now + ASK_LIFE
         return Deposit(ask.now, 0, 0, 0, later, later, later)
-    # Home has done it later than the region asked: counted from then, the loan ends no later than the term does.
-    end = ask.now + granted.term_end - granted.store_now
+    end = granted.end(ask.now)
     retry = ask.now + granted.retry_after
     reset = ask.now + granted.reset_after
     denied = granted.units < ask.numbers[_LEAST]
-    deny_until = min(retry, end + LEAST_DENY) if denied else 0  # others give back when the term ends
+    # Others give back when the term ends.
+    deny_until = min(retry, ask.now + granted.term_end - granted.store_now + LEAST_DENY) if denied else 0
     return Deposit(ask.now, granted.units, end, granted.term_end, deny_until, retry, reset)
 
 
 _LEAST: Final = 2
 """In the numbers of an ask."""
-
-
-_EDGE: Final = "local twin, opened"
-"""Where the functions of batch.lua end that these scripts have too."""

@@ -24,7 +24,6 @@ Hits that are charged together are a run each, and no hit is moved past them.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
-from importlib.resources import files
 from itertools import chain, groupby
 from operator import attrgetter
 from random import random
@@ -33,15 +32,17 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from ratelimit_service.algorithms import NAMES
 from ratelimit_service.algorithms.kinds import KINDS
+from ratelimit_service.algorithms.lease import Granted
 from ratelimit_service.model import Blocked, Decision, Limit, Queued
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit, OnCounter, common_counter
 from ratelimit_service.stores.redis.floors import Floors
 from ratelimit_service.stores.redis.keys import VERSION, cluster_key, cluster_second, plain_key, plain_second
-from ratelimit_service.stores.redis.leases import Ask, Granted
+from ratelimit_service.stores.redis.leases import Ask
 from ratelimit_service.stores.redis.region import RegionAsk
 from ratelimit_service.stores.redis.replies import MISFIT, integers, misfit
 from ratelimit_service.stores.redis.requests import PendingRequest
+from ratelimit_service.stores.redis.script_text import script_text
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
 MAX_IN_PART: Final = 256
@@ -209,7 +210,7 @@ class BatchScript:
         floors: Floors | None = None,
         looking: bool = False,
     ) -> None:
-        self.text = script_text()
+        self.text = script_text((*_TWINS, *KINDS))
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         self.key = (cluster_key if clustered else plain_key)(prefix)
         self._start = prefix + VERSION
@@ -274,7 +275,7 @@ class BatchScript:
         # By the limit's identity: its hash takes a microsecond. A hit on places has a limit of its own.
         known: dict[int, int] = {}
         paired = False
-        of_leases = [(ask, name := self.key(ask.lease), counters.pop(name, [])) for ask in asks] if asks else ()
+        of_leases = [(ask, name := self.key(ask.counter), counters.pop(name, [])) for ask in asks] if asks else ()
         for size, hits_by_key in sections:
             if size:
                 numbers.append(-size)
@@ -313,8 +314,8 @@ class BatchScript:
         keys, runs, rows, numbers, known = batch
         leases: list[int] = []
         for ask, key, hits in of_leases:
-            lease = ask.lease
-            entries = [(lease.rule, lease.limit, len(leases) + 1, 0)]
+            leased = ask.counter
+            entries = [(leased.rule, leased.limit, len(leases) + 1, 0)]
             for run in _runs(hits):
                 runs.append(run)
                 entries.append((run[0].rule, run[0].limit, run[0].cost, len(run)))
@@ -328,7 +329,7 @@ class BatchScript:
                 numbers += (number, cost, count)
             if ask.before_hit and not hits:
                 ask.least = ask.extra = 0  # the hit comes later, and has to find all that is given back
-            leases += (lease.term, lease.phase, ask.back, ask.back_end, ask.least, ask.extra)
+            leases += (leased.term, leased.phase, ask.back, ask.back_end, ask.least, ask.extra)
         return leases
 
     def _row(self, rule: Rule, limit: Limit) -> str:
@@ -456,22 +457,7 @@ class _Batch(NamedTuple):
     """The number of a limit, by its identity."""
 
 
-def script_text() -> str:
-    """The source of the script, with the twins of the algorithms, of leases and of the kinds of limit."""
-    twins = []
-    for name, kind in {**dict.fromkeys(_TWINS), **KINDS}.items():
-        folder = "ratelimit_service.algorithms" if kind is None else kind.__module__.rpartition(".")[0]
-        chunk = files(folder).joinpath(f"{name}.lua").read_text(encoding="utf-8")
-        twins.append(f"if name == '{name}' then\n{chunk}\nend\n")
-    batch = files("ratelimit_service.stores.redis").joinpath("batch.lua").read_text(encoding="utf-8")
-    assert _NAMES in batch
-    assert _PLACE in batch
-    return batch.replace(_NAMES, ", ".join(map(repr, (*_TWINS, *KINDS)))).replace(_PLACE, "\n".join(twins))
-
-
-_PLACE: Final = "--twins--\n"
-_NAMES: Final = "--names--"
-_TWINS: Final = (*NAMES, "leasing")
+_TWINS: Final = (*NAMES, "lease")
 
 _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log"})
 """What these charge at one moment expires at one moment, however much it is."""

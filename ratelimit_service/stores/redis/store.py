@@ -207,8 +207,8 @@ class RedisStore:
 
     def held(self, key: str) -> int:
         """As Store says."""
-        lease = self._leases.by_key.get(key)
-        return 0 if lease is None else lease.left + lease.spare
+        leased = self._leases.by_key.get(key)
+        return 0 if leased is None else leased.lease.held
 
     def leased(self) -> Mapping[Tally, Gauges]:
         """As Store says."""
@@ -346,7 +346,7 @@ class RedisStore:
     def _ask(self, now: float) -> None:
         leases = self._leases
         for ask in leases.asks(int(now * SECOND)):
-            topology, script = self._kind(ask.lease.rule)
+            topology, script = self._kind(ask.counter.rule)
             topology.put_ask(ask, script)
 
     async def _give_back(self) -> None:

@@ -1,5 +1,4 @@
--- One step of an exchange of counts between regions. exchanges.py puts the head of batch.lua and the twin of synced.py
--- before it.
+-- One step of an exchange of counts between regions. It follows the head of batch.lua, with the twin of synced.py.
 --
 -- ARGV[1]  the step; ARGV[2]  now in microseconds, or 0 for the time of Redis; ARGV[3]  the end of the window
 -- In a region's Redis KEYS[1] is a counter:
@@ -27,6 +26,7 @@ if step == 'exchange' then
   return others
 end
 
+local synced = twin('synced')
 local found = redis.pcall('GET', KEYS[1])
 local state = type(found) == 'string' and integers(pcall(unpack_integers, found)) or nil
 local after, own

@@ -299,7 +299,7 @@ class Cluster:
 
     def put_ask(self, ask: Ask, script: Script) -> None:
         """Send it to the node that has the slot of its counter, if there is one."""
-        slot = slot_of(script.key(ask.lease))
+        slot = slot_of(script.key(ask.counter))
         lane = self._slots[slot]
         if lane is None:
             self._context.leases.unsent(ask)
