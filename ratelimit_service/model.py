@@ -157,7 +157,7 @@ class Kind:
     asks_home: ClassVar[int] = 0
     """How many numbers its twin tells of a counter about which home is to be asked; 0: of none."""
     waits_for_home: ClassVar[bool] = False
-    """Home lends what it has: its hits may be undecided until home has answered."""
+    """Home grants what it has: its hits may be undecided until home has answered."""
     exchanges: ClassVar[bool] = False
     """Home knows what each region has counted."""
 
@@ -310,7 +310,7 @@ class Limit:
 
     @property
     def needs_home(self) -> bool:
-        """Without the home Redis, or what it has lent, its hits cannot be decided."""
+        """Without the home Redis, or what it has granted, its hits cannot be decided."""
         return self.is_central or self.kind.waits_for_home
 
     @property
@@ -320,7 +320,7 @@ class Limit:
 
     @property
     def floor(self) -> "Limit | None":
-        """What a region has of it by itself, if home lends it the rest and there is a floor."""
+        """What a region has of it by itself, if home grants it the rest and there is a floor."""
         return None if self.regions is None else self.regions.floor
 
 
@@ -328,7 +328,7 @@ class RegionMode(StrEnum):
     """How regions share a limit: a value of `regions` in `rate_limit`."""
 
     LEASED = "leased"
-    """Each region spends what it borrows from the home Redis."""
+    """Each region spends what it leases from the home Redis."""
     CENTRAL = "central"
     """All regions count in the home Redis."""
     SPLIT = "split"
@@ -349,7 +349,7 @@ class Regions:
     percent: int = 0
     """With `leased`, the share of the limit that each region has by itself, by the rules."""
     home: Limit | None = None
-    """With `leased`, what the home Redis may lend: the limit less all floors."""
+    """With `leased`, what the home Redis may grant: the limit less all floors."""
     floor: Limit | None = None
     """With `leased`, what each region has by itself, counted by the same algorithm; None without a floor."""
 

@@ -105,10 +105,10 @@ def missing_until(moment: int, part: int, rate: int, now: int) -> int:
 def term(limit: Limit) -> int:
     """As Leasing says; a bucket takes the place of its window as long as it takes to fill.
 
-    Of that a quarter at most: what it regains until the term's end is not lent, and it shall lend most of itself.
+    Of that a quarter at most: what it regains until the term's end is not granted, and it shall grant most of itself.
     """
     if limit.burst and limit.longest_term:
-        return limit.longest_term  # the same whatever part of the burst and of the rate home may lend
+        return limit.longest_term  # the same whatever part of the burst and of the rate home may grant
     fill = (limit.burst or limit.requests) * limit.window // limit.requests
     return length_of_term(fill, fill, min(limit.longest_term, fill // 4))
 

@@ -288,8 +288,8 @@ def _render_rule(rule: Json, problem: str) -> Iterator[str]:
         yield f"  window   {window['begins']} to {window['ends']}, {window['zone']}"
     yield f"  counter  {rule['counter'] or 'none'}"
     if rule.get("state"):
-        lent = (rule.get("regions") or {}).get("mode") == RegionMode.LEASED
-        yield f"  now      {(_lent_in_words if lent else _state_in_words)(rule['state'])}"
+        leased = (rule.get("regions") or {}).get("mode") == RegionMode.LEASED
+        yield f"  now      {(_leased_in_words if leased else _state_in_words)(rule['state'])}"
     elif problem and rule["counter"] and not rule["replaced_by"]:
         yield f"  now      not known: {problem}"
     if elastic := rule.get("elastic"):
@@ -330,12 +330,12 @@ def _state_in_words(state: Json) -> str:
     return f"{text}, untouched in {_span(state['reset_after'])}" if state["remaining"] < state["capacity"] else text
 
 
-def _lent_in_words(state: Json) -> str:
-    """Of a limit that home lends to regions."""
+def _leased_in_words(state: Json) -> str:
+    """Of a limit that regions lease from home."""
     if state["remaining"] is None:
         return _state_in_words(state)
     at_home = state.get("at_home")  # which a service does not know
-    more = "" if at_home is None else f", {at_home:,} at home to be lent"
+    more = "" if at_home is None else f", {at_home:,} at home to be leased"
     return f"{state['remaining']:,} left to this region by itself{more}"
 
 

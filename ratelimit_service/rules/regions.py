@@ -52,7 +52,7 @@ def why_not_shared(mode: RegionMode, algorithm: Algorithm, limit: Limit, togethe
 
 
 def why_not_lent(algorithm: Algorithm, limit: Limit) -> str:
-    """Why such a limit of some requests cannot be lent, if `why_not_shared` says nothing; empty if it can."""
+    """Why such a limit of some requests cannot be granted, if `why_not_shared` says nothing; empty if it can."""
     return leased.problem(algorithm, leased.member(limit, 2, 0)) or ""
 
 
@@ -70,7 +70,7 @@ def wrong_floor(limit: Limit, floor: int, number: int) -> str:
     """What is wrong with a floor of so many percent for each region; empty if nothing is."""
     if floor * number >= 100:
         most = f"write {99 // number}% or less" if number < 100 else "take floor away"
-        return f"floor: {number} regions keep {floor * number}% of the limit, and nothing is left to lend; {most}"
+        return f"floor: {number} regions keep {floor * number}% of the limit, and nothing is left to lease; {most}"
     least = min(limit.requests, limit.burst or limit.requests)
     if least * floor < 100:
         return (

@@ -1,4 +1,4 @@
-"""The counter of a region that borrows from home: what it allows, what waits, what is asked, what comes back."""
+"""The counter of a region that leases from home: what it allows, what waits, what is asked, what comes back."""
 
 from typing import Any
 
@@ -88,7 +88,7 @@ def test_a_loan_is_for_a_tenth_of_the_window_or_a_second(name: str, limit: Limit
 def test_what_would_be_lent_for_less_than_an_eighth_of_a_second_cannot_be(name: str, limit: Limit) -> None:
     problem = regional.problem(open_algorithm(name), regional.member(limit, 3, 0))
 
-    assert problem == "it would be lent for 100 ms at a time, which is too short to ask another region"
+    assert problem == "it would be leased for 100 ms at a time, which is too short to ask another region"
 
 
 def test_the_first_hit_waits_and_home_is_asked_for_it() -> None:

@@ -120,7 +120,7 @@ def test_the_counters_of_a_region_and_of_home_are_shown_and_reset(tmp_path: Path
     assert counters == {}
     assert here["used"] is None  # home knows what it has lent
     assert at_home["used"] + at_home["remaining"] == 800
-    assert f"{by_itself}, {at_home['remaining']} at home to be lent" in words
+    assert f"{by_itself}, {at_home['remaining']} at home to be leased" in words
     assert by_itself in by_service
     assert "its floor, 100 per day, and denies the rest" in by_service
     assert (reset.exit_code, left) == (0, "")

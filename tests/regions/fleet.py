@@ -41,7 +41,7 @@ class RegionStore(Protocol):
         """Bring what home has answered."""
 
     def collect(self, ask: RegionAsk, now: int) -> RegionAsk | None:
-        """Take out what is left of an ended loan."""
+        """Take out what is left of an ended lease."""
 
 
 class HomeStore(Protocol):
@@ -61,7 +61,7 @@ class RegionInPython:
 
     @property
     def held(self) -> int:
-        """Units of loans."""
+        """Units of leases."""
         return self.state.lease.left + self.state.lease.back if self.state else 0
 
     def run(self, limit: Limit, costs: Sequence[int], now: int) -> Reply:
@@ -124,8 +124,8 @@ class RegionInRedis:
         self.client = client
         self.clock = Clock()
         self.script = BatchScript("", self.clock)
-        self.loans = RegionScript(self.clock)
-        self.sha, self.loans_sha = outliving(client, self.script.text), outliving(client, self.loans.text)
+        self.leases = RegionScript(self.clock)
+        self.sha, self.leases_sha = outliving(client, self.script.text), outliving(client, self.leases.text)
 
     def run(self, limit: Limit, costs: Sequence[int], now: int) -> Reply:
         self.clock.now = now
@@ -139,13 +139,13 @@ class RegionInRedis:
 
     def deposit(self, ask: RegionAsk, granted: Granted | None, now: int) -> None:
         self.clock.now = now
-        keys, arguments = self.loans.deposit(ask, granted)
-        self.client.evalsha(self.loans_sha, len(keys), *keys, *arguments)
+        keys, arguments = self.leases.deposit(ask, granted)
+        self.client.evalsha(self.leases_sha, len(keys), *keys, *arguments)
 
     def collect(self, ask: RegionAsk, now: int) -> RegionAsk | None:
         self.clock.now = now
-        keys, arguments = self.loans.collect(ask)
-        return self.loans.collected(ask, self.client.evalsha(self.loans_sha, len(keys), *keys, *arguments))
+        keys, arguments = self.leases.collect(ask)
+        return self.leases.collected(ask, self.client.evalsha(self.leases_sha, len(keys), *keys, *arguments))
 
 
 class HomeInRedis:
@@ -318,7 +318,7 @@ class Fleet:
         process.waiting = []
 
     def collect(self, region: Region, process: Process, ask: RegionAsk) -> None:
-        """What is left of a loan is to be given back."""
+        """What is left of a lease is to be given back."""
         back = region.store.collect(ask, self.now + region.ahead)
         if back is not None:
             region.taken += back.numbers[0]

@@ -166,7 +166,7 @@ def test_units_are_conserved(name: str, seed: int) -> None:
 
 
 class FromDeposit(Fleet):
-    """Counts the time of a loan from when it arrives in the region."""
+    """Counts the time of a lease from when it arrives in the region."""
 
     def deposit(self, region: Region, process: Process, call: Call) -> None:
         call.ask = call.ask._replace(now=self.now + region.ahead)
@@ -196,7 +196,7 @@ def collected_and_kept(state: Any, length: int, now: int) -> Any:
 
 
 def collected_at_once(state: Any, length: int, now: int) -> Any:
-    """What is left of a loan that goes on, and stays there."""
+    """What is left of a lease that goes on, and stays there."""
     _, units, term_end = regional.collect(state, length, now)
     return (state, units, term_end) if units or not state else (state, state.lease.left, state.lease.term_end)
 
@@ -238,13 +238,13 @@ def changed(**functions: Any) -> Any:
 
 
 MUTANTS: dict[str, dict[str, Any]] = {
-    "a loan is counted from its deposit": {"kind": FromDeposit},
-    "a loan is deposited twice": {"kind": Twice},
+    "a lease is counted from its deposit": {"kind": FromDeposit},
+    "a lease is deposited twice": {"kind": Twice},
     "a rest is given back into a later term": {"kind": IntoALaterTerm},
     "what is collected is kept": {"functions": changed(collect=collected_and_kept)},
-    "what is left of a live loan is given back and kept": {"functions": changed(collect=collected_at_once)},
+    "what is left of a live lease is given back and kept": {"functions": changed(collect=collected_at_once)},
     "what is given back with an ask is kept": {"functions": changed(ask=asked_and_kept)},
-    "a loan is spent after its end": {"functions": changed(hit=spent_after_its_end)},
+    "a lease is spent after its end": {"functions": changed(hit=spent_after_its_end)},
     "a hit takes more than is left": {"functions": changed(hit=overdrawn)},
     "home lends the floors": {"member": with_whole_home, "percents": (10, 33)},
 }

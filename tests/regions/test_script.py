@@ -46,7 +46,7 @@ class Region:
         self.client = client
         self.clock = None if now is None else Clock(now)
         self.script = BatchScript("", self.clock)
-        self.loans = RegionScript(self.clock)
+        self.leases = RegionScript(self.clock)
         self.asked: list[RegionAsk] = []
         self.waiting: list[Hit] = []
 
@@ -63,12 +63,12 @@ class Region:
         return found
 
     def deposit(self, ask: RegionAsk, units: int) -> None:
-        keys, arguments = self.loans.deposit(ask, Granted(units, 9, ask.now + 6 * SECOND, MINUTE, 0, ask.now))
-        self.client.eval(self.loans.text, len(keys), *keys, *arguments)
+        keys, arguments = self.leases.deposit(ask, Granted(units, 9, ask.now + 6 * SECOND, MINUTE, 0, ask.now))
+        self.client.eval(self.leases.text, len(keys), *keys, *arguments)
 
     def collect(self, ask: RegionAsk) -> RegionAsk | None:
-        keys, arguments = self.loans.collect(ask)
-        return self.loans.collected(ask, self.client.eval(self.loans.text, len(keys), *keys, *arguments))
+        keys, arguments = self.leases.collect(ask)
+        return self.leases.collected(ask, self.client.eval(self.leases.text, len(keys), *keys, *arguments))
 
 
 def test_equal_hits_are_one_run_of_which_the_first_are_allowed_and_the_others_wait(client: Client) -> None:

@@ -256,11 +256,11 @@ def test_floors_and_what_home_lends_sum_to_the_limit(requests: int, burst: int, 
         ("algorithm: sub_windows, count_refused: true", "count_refused: each refused request has to reach Redis"),
         (
             "algorithm: sub_windows, parts: 1000",
-            "it would be lent for 60 ms at a time, which is too short to ask another region",
+            "it would be leased for 60 ms at a time, which is too short to ask another region",
         ),
         (
             "algorithm: token_bucket, burst: 6",
-            "it would be lent for 15 ms at a time, which is too short to ask another region",
+            "it would be leased for 15 ms at a time, which is too short to ask another region",
         ),
     ],
 )
@@ -286,7 +286,7 @@ def test_a_queue_can_only_be_split() -> None:
     [
         (
             "90, regions: leased, floor: 34%",
-            ("34%", "floor: 3 regions keep 102% of the limit, and nothing is left to lend; write 33% or less"),
+            ("34%", "floor: 3 regions keep 102% of the limit, and nothing is left to lease; write 33% or less"),
         ),
         (
             "9, regions: leased, floor: 10%",
@@ -323,7 +323,7 @@ def test_what_is_near_a_limit_that_home_lends_is_not_known_in_a_region() -> None
 
 def test_a_small_limit_is_better_central() -> None:
     assert [(warning.kind, warning.message) for warning in lint(a_book(f"{MINUTELY}: 49, regions: leased"))] == [
-        ("regions", "a limit below 50 has too little to lend: write regions: central")
+        ("regions", "a limit below 50 has too little to lease: write regions: central")
     ]
     assert lint(a_book(f"{MINUTELY}: 50, regions: leased")) == []
 
@@ -345,7 +345,7 @@ def test_the_first_limit_of_a_domain_that_waits_for_home_tells_envoys_timeout() 
     assert "Envoy's filter needs a timeout longer than the way there and back, such as timeout: 0.5s" in note.message
 
 
-WAITS = "A hit waits for the home Redis, the way there and back, when nothing is left of this region's loan"
+WAITS = "A hit waits for the home Redis, the way there and back, when nothing is left of this region's lease"
 CUT_OFF = "When this region is cut off from home,"
 EXCESS = "of a steady excess, what comes in twice REGION_SYNC_SECONDS and the ways to home"
 
@@ -377,7 +377,7 @@ EXCESS = "of a steady excess, what comes in twice REGION_SYNC_SECONDS and the wa
             [
                 "All 3 regions together never allow more than one limit of 100 does.",
                 f"{WAITS}.",
-                f"{CUT_OFF} it spends its loan, then on_store_failure answers.",
+                f"{CUT_OFF} it spends its lease, then on_store_failure answers.",
             ],
         ),
         (
@@ -386,7 +386,7 @@ EXCESS = "of a steady excess, what comes in twice REGION_SYNC_SECONDS and the wa
             [
                 "All 3 regions together never allow more than one limit of 100 does.",
                 f"{WAITS} and of its floor.",
-                f"{CUT_OFF} it spends its loan, then its floor, 10 per minute, and denies the rest.",
+                f"{CUT_OFF} it spends its lease, then its floor, 10 per minute, and denies the rest.",
             ],
         ),
         (

@@ -507,7 +507,7 @@ def test_what_is_left_of_a_loan_is_given_back_at_its_end(servers: Three) -> None
 
     async def until_lent(store: RedisStore, of: Rule) -> None:
         spent = 0
-        while home_of(store).lent - spent < 10:
+        while home_of(store).granted - spent < 10:
             spent += await allowed(store, of, count=10)
 
     run(story())
@@ -522,7 +522,7 @@ def test_what_is_asked_for_when_a_process_stops_is_deposited_for_the_others(serv
                 asked = asyncio.ensure_future(charge(store, hit_of(leased())))
                 await until(lambda: bool(home._asking), "home is asked")
             assert (await asked).allowed
-            assert home.lent >= 1
+            assert home.granted >= 1
             assert home.burnt == 0
 
     run(story())
@@ -572,10 +572,10 @@ def test_requests_that_wait_have_a_bound(servers: Three) -> None:
 def test_loans_whose_end_is_remembered_have_a_bound_and_others_are_burnt(servers: Three) -> None:
     async def story() -> None:
         async with region(servers.eu, f"127.0.0.1:{servers.home.port}") as store:
-            home_of(store)._max_loans = 3
+            home_of(store)._max_ends = 3
             for number in range(5):
                 assert await allowed(store, leased(), f"user{number}") == 1
-            assert len(home_of(store)._loans) == 3
+            assert len(home_of(store)._ends) == 3
 
     run(story())
 

@@ -1,4 +1,4 @@
-"""Two regions that borrow from one home: together they allow the limit, whatever dies, stops or is cut off."""
+"""Two regions that lease from one home: together they allow the limit, whatever dies, stops or is cut off."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from tests.stories.callers import call
 LIMIT = 500
 KINDS = ("fixed", "floored", "estimate", "parts", "bucket")
 ALL_LENT = KINDS[:-1]
-"""A bucket is charged what it lends as if at the loan's end, so it never lends all that it holds at once."""
+"""A bucket is charged what it lends as if at the lease's end, so it never lends all that it holds at once."""
 RULES = """
 domain: shop
 descriptors:
@@ -206,5 +206,5 @@ def test_a_region_without_its_own_redis_answers_by_policy_and_the_other_one_goes
             allowed.update(found)
             assert not failed
 
-        # The loan that was in that Redis is burnt, and the floor of that region is not allowed elsewhere.
+        # The lease that was in that Redis is burnt, and the floor of that region is not allowed elsewhere.
         assert all(LIMIT // 2 < allowed[kind] <= LIMIT for kind in ALL_LENT), allowed

@@ -111,7 +111,7 @@ def problem(algorithm: Algorithm, limit: Limit) -> str | None:
     length = term(algorithm, limit)
     if length >= LEAST_TERM:
         return None
-    return f"it would be lent for {length // 1000} ms at a time, which is too short to ask another region"
+    return f"it would be leased for {length // 1000} ms at a time, which is too short to ask another region"
 
 
 def home_of(limit: Limit) -> Limit:

@@ -11,7 +11,7 @@ from ratelimit_service.rules.rule import Rule, amount_in_words, plural
 from ratelimit_service.system.clock import MINUTE, duration_in_words
 
 _FEW: Final = 50
-"""Requests: a loan of so small a limit is a few of them, and most have to wait for the next one."""
+"""Requests: a lease of so small a limit is a few of them, and most have to wait for the next one."""
 
 
 def worst_case(rule: Rule) -> tuple[str, ...]:
@@ -32,12 +32,14 @@ def worst_case(rule: Rule) -> tuple[str, ...]:
             waits = "Every hit waits for the home Redis: the way there and back."
             return (exact, waits, f"When this region is cut off from home, {policy}.")
         case RegionMode.LEASED:
-            waits = "A hit waits for the home Redis, the way there and back, when nothing is left of this region's loan"
+            waits = (
+                "A hit waits for the home Redis, the way there and back, when nothing is left of this region's lease"
+            )
             keeps = policy
             if limit.floor is not None:
                 waits += " and of its floor"
                 keeps = f"its floor, {amount_in_words(limit.floor)}, and denies the rest"
-            return (exact, f"{waits}.", f"When this region is cut off from home, it spends its loan, then {keeps}.")
+            return (exact, f"{waits}.", f"When this region is cut off from home, it spends its lease, then {keeps}.")
         case RegionMode.SYNCED:
             above = (regions.number - 1) * regions.whole
             flooded = (
@@ -66,7 +68,7 @@ def review_regions(rule: Rule) -> Iterator[LintWarning]:
     if limit is None or not limit.requests:
         return
     if mode == RegionMode.LEASED and limit.requests < _FEW:
-        message = f"a limit below {_FEW} has too little to lend: write regions: central"
+        message = f"a limit below {_FEW} has too little to lease: write regions: central"
         yield warning_at(rule.place, "regions", message)
     if mode == RegionMode.SYNCED and limit.window < MINUTE:
         message = (

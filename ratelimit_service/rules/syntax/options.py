@@ -555,7 +555,7 @@ OPTIONS = (
         "regions",
         (MapType.RATE_LIMIT,),
         choice(RegionMode),
-        "How the regions that the setting REGIONS names share the limit. leased: each borrows what it spends from the "
+        "How the regions that the setting REGIONS names share the limit. leased: each leases what it spends from the "
         "home Redis; central: all count there; split: each has an equal part; synced: each counts by itself, and "
         "learns there what the others have counted. Without it each has the whole limit.",
     ),

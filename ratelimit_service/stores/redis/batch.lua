@@ -189,7 +189,7 @@ local function charge(keys, batch, leases)
   end
   local limits, whole, at, paired = read_limits(batch, now, leases)
   local run, ends = 1, #batch
-  local lent = leases and {}
+  local granted = leases and {}
   local runs, second_of = #keys, nil
   if paired then
     runs, second_of = find_seconds(batch, at, limits)
@@ -285,7 +285,7 @@ local function charge(keys, batch, leases)
     if lease then
       local taken = {twin('lease').take(state, leased, leases[lease + 4], leases[lease + 5], now)}
       state = taken[1]
-      lent[#lent + 1] = taken
+      granted[#granted + 1] = taken
     end
     if state ~= before or skewed then
       limit.save(key, state, limit, now)
@@ -378,7 +378,7 @@ local function charge(keys, batch, leases)
       save_integers(key, second.state, {jitter = 0}, now)
     end
   end
-  for _, taken in ipairs(lent or {}) do
+  for _, taken in ipairs(granted or {}) do
     answer(unpack(taken, 2, 6))
   end
   return reply

@@ -42,7 +42,7 @@ class Content(NamedTuple):
     """What a counter contains. Times are microseconds from the moment of the look."""
 
     used: int | None
-    """None of an algorithm of a later release, of a bucket without a rule, and of what home has lent to a region."""
+    """None of an algorithm of a later release, of a bucket without a rule, and of what home has granted to a region."""
     remaining: int | None
     """What a request would be answered; None without a rule."""
     reset_after: int
@@ -97,7 +97,7 @@ def content_of(counter: Counter, looks: Sequence[Hit], milliseconds: int) -> Con
         return Content(None if bucket else used, None, last.reset_after, None, expires, exists=exists)
     whole, smaller = looks[0].decision, looks[1].decision
     if counter.limit.kind.waits_for_home:
-        used = None  # its state has what is left of the loan
+        used = None  # its state has what is left of the lease
     blocked = whole.blocked_for if isinstance(whole, Blocked) else 0
     retry = None  # where others charge a second counter too, that depends on it
     if not counter.limit.kind.common:

@@ -57,7 +57,7 @@ class Counter(NamedTuple):
 
 
 def at_home(counter: Counter) -> Counter | None:
-    """What home has of a limit that it lends to this counter of a region; None of other limits."""
+    """What home has of a limit that it grants to this counter of a region; None of other limits."""
     regions = counter.limit.regions
     if regions is None or regions.home is None:
         return None

@@ -422,7 +422,7 @@ class Counters:
         return redis_of(rule, self._main, self._per_second, self._home)
 
     def _has_counters(self, redis: Primaries, rule: Rule) -> bool:
-        """Whether counters of the rule are there; of one that home lends to regions also at home."""
+        """Whether counters of the rule are there; of one that home grants to regions also at home."""
         return self._redis_of(rule) is redis or (redis is self._home and is_leased(rule))
 
     def _parsers(

@@ -1,10 +1,10 @@
 """Which share of a limit each region has as its floor, as the register at home says. Pure; times are of home's clock.
 
-A region may spend its floor without asking, so home must not lend it. But regions are never changed all at once: while
-one runs with other rules than the next one, or with another list of regions, each would leave another share to the
-others. So home has a *register*, of which an *record* says with which shares a region runs. What is lent is what the
-register leaves, whatever the rules of the process say that asks. And a region has of its floor what its record has been
-granted:
+A region may spend its floor without asking, so home must not lease it out. But regions are never changed all at once:
+while one runs with other rules than the next one, or with another list of regions, each would leave another share to
+the others. So home has a *register*, of which a *record* says with which shares a region runs. What is leased is what
+the register leaves, whatever the rules of the process say that asks. And a region has of its floor what its record has
+been granted:
 
 ==============================  =======================================================================================
 a region's share                is granted
@@ -13,16 +13,16 @@ of a rule that no record has     at once
 as all others say it is, who    at once: they have kept it free since they have the rule
 have the same rule and regions
 no larger than one it has       at once
-larger                          when what was lent without regard to it counts no more: `Share.settles` after there was
-                                room for it, beside all that is in the register
+larger                          when what was leased without regard to it counts no more: `Share.settles` after there
+                                was room for it, beside all that is in the register
 ==============================  =======================================================================================
 
 A record counts as long as a process of its region tells it. When its region tells only others, or when those of other
 regions have begun later and do not know its region, its shares are kept free until what may have been allowed by them
 counts no more. A region that tells nothing may be cut off, and has what it had.
 
-Laws: what is lent, and all floors that are granted, are never more than the limit. Without a change all that is granted
-is what the rules say.
+Laws: what is leased, and all floors that are granted, are never more than the limit. Without a change all that is
+granted is what the rules say.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ FRESH: Final = 10 * SECOND
 """For which a process goes by what it has read, and after which a record counts as told no more."""
 
 MOST: Final = 99
-"""Percent of a limit that are kept free at once: something is to be lent."""
+"""Percent of a limit that are kept free at once: something is to be leased out."""
 
 _NEVER: Final = -1
 """In place of a moment: there is no room for it yet, or it has ended."""
@@ -53,7 +53,7 @@ class Share(NamedTuple):
     percent: int
     """Of the limit; 0 without a floor."""
     settles: int
-    """The time until nothing counts that was lent or allowed before, with the time for which others may not know."""
+    """The time until nothing counts that was leased or allowed before, with the time for which others may not know."""
     requests: int
     """Of the limit, as is the burst. No share follows from them, but what is given back of a bucket does."""
     burst: int
@@ -122,7 +122,7 @@ class Register:
         return max((_granted(record, rule, share, now) for record, share in having if self._is_told(record)), default=0)
 
     def is_settled(self, rule: str, now: int) -> bool:
-        """What a unit of a bucket counts at home is the same as when any was lent that is not spent."""
+        """What a unit of a bucket counts at home is the same as when any was leased that is not spent."""
         having = self._having(rule)
         moments = [grant.moment - share.settles for record, share in having if (grant := record.grants.get(rule))]
         moments += [record.changed.get(rule, 0) for record in self.records]

@@ -3,10 +3,10 @@
 A reply of the region's Redis names what is to be asked of home, and hits that were not decided: they wait. An ask and
 its hits go through these steps, all of which belong to the process that got the ask in its reply:
 
-1. home lends, by the script that counts there too;
-2. what it has lent is deposited in the region's counter;
+1. home grants, by the script that counts there too;
+2. what it has granted is deposited in the region's counter;
 3. the hits of this process that wait for that counter are sent again;
-4. when the loan has ended, what is left of it is collected from the region's counter, and given back.
+4. when the lease has ended, what is left of it is collected from the region's counter, and given back.
 
 ===========================  =========================================================================================
 event                        what becomes of the hits that wait
@@ -18,8 +18,8 @@ has not answered in time     the rule's policy answers them. So do others, at on
 their deadline passes        the same
 ===========================  =========================================================================================
 
-Laws: home debits before it lends, and units whose way is not known are burnt, so that no failure allows more than the
-limit. Asks, hits that wait, and loans to collect have bounds; what exceeds them is answered as without home, or burnt.
+Laws: home debits before it grants, and units whose way is not known are burnt, so that no failure allows more than the
+limit. Asks, hits that wait, and leases to collect have bounds; what exceeds them is answered as without home, or burnt.
 """
 
 import asyncio
@@ -65,11 +65,11 @@ MAX_IN_ASK: Final = 100
 MAX_HELD: Final = 10_000
 """Parts of requests that wait."""
 
-MAX_LOANS: Final = 20_000
-"""Loans whose end is remembered: 10 MB. What is left of others goes back with the next ask, or is burnt."""
+MAX_ENDS: Final = 20_000
+"""Leases whose end is remembered: 10 MB. What is left of others goes back with the next ask, or is burnt."""
 
 _SWEEP: Final = 200
-"""Loans from which one sweep gives back: 20 ms of this process."""
+"""Leases from which one sweep gives back: 20 ms of this process."""
 
 _PAUSE: Final = 0.01
 """Seconds, after which hits are sent again for which another process asks: shorter than a region remembers that home
@@ -100,13 +100,13 @@ class Held(NamedTuple):
     """To its region's Redis."""
 
 
-class Loan(NamedTuple):
-    """What home has lent, to be collected when it has ended."""
+class LeaseEnd(NamedTuple):
+    """What home has granted, to be collected when it has ended."""
 
     due: float
     """Seconds of the monotonic clock."""
     number: int
-    """Loans may end at once."""
+    """Leases may end at once."""
     term_end: int
     """By the clock of home."""
     ask: RegionAsk
@@ -142,16 +142,16 @@ class Home:
         """Keys whose hits are sent again after a pause."""
         self._cut: dict[Lane | None, float] = {}
         """The servers of home that did not answer an ask, and until when they are taken for lost."""
-        self._loans: list[Loan] = []
+        self._ends: list[LeaseEnd] = []
         """A heap."""
         self._terms: set[tuple[str, int]] = set()
-        """The keys of these loans' counters, and when their terms end."""
+        """The keys of these leases' counters, and when their terms end."""
         self._numbers = count()
-        self._max_asked, self._max_held, self._max_loans = MAX_ASKED, MAX_HELD, MAX_LOANS
+        self._max_asked, self._max_held, self._max_ends = MAX_ASKED, MAX_HELD, MAX_ENDS
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = 0
         """Parts in `_held`."""
-        self.lent = self.returned = self.burnt = 0
+        self.granted = self.returned = self.burnt = 0
         """Units."""
         self.asks = 0
         self.failed = Counter[str]()
@@ -164,13 +164,13 @@ class Home:
     def hold(self, lane: Lane, call: ScriptCall, answer: Answer) -> Sequence[Part]:
         """Ask for what the answer to this call names, and keep what waits; returns the parts that are decided."""
         waiting = {*answer.waiting}
-        loans = []
+        leased = []
         for ask in answer.asked:
             if ask.limit.kind.exchanges:
                 self._exchanges.plan(lane, ask)
             else:
-                loans.append(ask)
-        self._ask_all(lane, loans)
+                leased.append(ask)
+        self._ask_all(lane, leased)
         if not waiting:
             return call.parts
         decided = []
@@ -185,15 +185,15 @@ class Home:
         return decided
 
     def sweep(self) -> None:
-        """Give back what is left of loans that have ended, some at a time."""
-        now, loans = monotonic(), self._loans
+        """Give back what is left of leases that have ended, some at a time."""
+        now, ends = monotonic(), self._ends
         for _ in range(min(_SWEEP, self._max_asked - self._asked)):
-            if not loans or loans[0].due > now:
+            if not ends or ends[0].due > now:
                 break
-            loan = heappop(loans)
+            end = heappop(ends)
             self._asked += 1
-            self._terms.discard((loan.ask.key, loan.term_end))
-            self._start(self._give_back(loan))
+            self._terms.discard((end.ask.key, end.term_end))
+            self._start(self._give_back(end))
         self.registrar.sweep()
 
     async def reset(self, hit: Hit) -> None:
@@ -216,7 +216,7 @@ class Home:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def metrics(self) -> Sequence[Metric]:
-        """What was asked of home, and what has become of what it has lent."""
+        """What was asked of home, and what has become of what it has granted."""
         return (
             gauge(
                 "ratelimit_region_home_healthy",
@@ -224,7 +224,7 @@ class Home:
                 int(self.topology.healthy),
                 merge_by_min=True,
             ),
-            counter("ratelimit_region_units_lent_total", "Units that the home Redis has lent.", self.lent),
+            counter("ratelimit_region_units_lent_total", "Units that the home Redis has granted.", self.granted),
             counter("ratelimit_region_units_returned_total", "Units of these given back, unspent.", self.returned),
             counter(
                 "ratelimit_region_units_burnt_total",
@@ -328,16 +328,16 @@ class Home:
                 self._start(self._borrow(lane, of_slot[start : start + MAX_IN_ASK]))
 
     async def _borrow(self, lane: Lane, asks: Sequence[RegionAsk]) -> None:
-        """Ask home, deposit what it lends, and have the hits decided that wait for it."""
-        # What waits is answered then. What home has lent all the same is deposited when it comes.
+        """Ask home, deposit what it grants, and have the hits decided that wait for it."""
+        # What waits is answered then. What home has granted all the same is deposited when it comes.
         late = asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._on_late, lane, asks)
         try:
             await self.registrar.fresh()
             sent = monotonic()
             grants = await self._take([self._wanted(ask) for ask in asks])
             late.cancel()
-            lent = zip(asks, grants, strict=True)
-            await asyncio.gather(*(self._deposit(lane, ask, granted, sent) for ask, granted in lent))
+            found = zip(asks, grants, strict=True)
+            await asyncio.gather(*(self._deposit(lane, ask, granted, sent) for ask, granted in found))
             for ask in asks:
                 self._asking.discard(ask.key)
                 self._send_again(ask.key)
@@ -375,7 +375,7 @@ class Home:
                 self._pending.fail(held.request, held.hits, fault, without_home=True)
 
     async def _take(self, wanted: Sequence[Ask]) -> Sequence[Granted]:
-        """What home lends. Raises Fault."""
+        """What home grants. Raises Fault."""
         name = self._script.key(wanted[0].counter)
         keys, arguments, _ = self._script.encode((), wanted)
         sent = monotonic()
@@ -383,15 +383,15 @@ class Home:
         try:
             grants = self._script.decode(await self._execute(name, keys, arguments), (), wanted).granted
         except Fault as fault:
-            # It may have lent before.
+            # It may have granted before.
             lost = sum(ask.extra for ask in wanted) if fault.cause in {"reset", "protocol"} else 0
-            self.lent += lost
+            self.granted += lost
             self.burnt += lost + back
             raise
         self._round_trip = monotonic() - sent
         self._round_trips.observe(int(self._round_trip * 1e9))
         self._cut.pop(self.topology.lane_of(name), None)
-        self.lent += sum(granted.units for granted in grants)
+        self.granted += sum(granted.units for granted in grants)
         self.returned += back
         return grants
 
@@ -404,7 +404,7 @@ class Home:
         return await call_script(partial(self.topology.execute, name), self._script, keys, arguments)
 
     async def _deposit(self, lane: Lane, ask: RegionAsk, granted: Granted | None, sent: float) -> None:
-        """Put what home has lent into the region's counter, or that it cannot be reached, and remember when it ends."""
+        """Put what home has granted into the region's counter, or that it is unreachable, and remember when it ends."""
         units = 0 if granted is None else granted.units
         try:
             keys, arguments = self._region.deposit(ask, granted)
@@ -414,16 +414,16 @@ class Home:
             return
         if granted is None or not units or (ask.key, granted.term_end) in self._terms:
             return
-        if len(self._loans) < self._max_loans:
+        if len(self._ends) < self._max_ends:
             self._terms.add((ask.key, granted.term_end))
             due = sent + (granted.term_end - granted.store_now) / SECOND
-            heappush(self._loans, Loan(due, next(self._numbers), granted.term_end, ask, lane))
+            heappush(self._ends, LeaseEnd(due, next(self._numbers), granted.term_end, ask, lane))
 
-    async def _give_back(self, loan: Loan) -> None:
+    async def _give_back(self, end: LeaseEnd) -> None:
         try:
-            keys, arguments = self._region.collect(loan.ask)
-            reply = await within(ANSWER_SECONDS, call_script(loan.lane.execute, self._region, keys, arguments))
-            back = self._region.collected(loan.ask, reply)
+            keys, arguments = self._region.collect(end.ask)
+            reply = await within(ANSWER_SECONDS, call_script(end.lane.execute, self._region, keys, arguments))
+            back = self._region.collected(end.ask, reply)
             wanted = None if back is None else self._wanted(back)
             if wanted is not None and wanted.back:
                 await self._take([wanted])

@@ -1,8 +1,8 @@
 """What a region asks of home, and what it gets: between the replies of one script and the calls of the next. Pure.
 
 A reply of the region's Redis names asks (`script.py` makes `RegionAsk` of them). One goes to the home Redis as an ask
-of a lease (`at_home`), by the script that counts there too. What home has lent is deposited in the region's counter,
-and what is left of an ended loan is collected there, by a small script of its own, `region.lua`.
+of a lease (`at_home`), by the script that counts there too. What home has granted is deposited in the region's counter,
+and what is left of an ended lease is collected there, by a small script of its own, `region.lua`.
 """
 
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ class RegionScript(StepScript):
         return self._command(ask, deposit_of(ask, granted))
 
     def collect(self, ask: RegionAsk) -> Command:
-        """Take out what is left of the loan, if it has ended."""
+        """Take out what is left of the lease, if it has ended."""
         return self._command(ask, ())
 
     @fitting("the script of regions")

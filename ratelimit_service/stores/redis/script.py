@@ -1,6 +1,6 @@
 """Hits on their way through the script: parts of requests, script calls, and decisions out of replies. Pure. Hot path.
 
-Law: no request keeps Redis from others. A hit takes 4 to 9 µs of Redis, one on a loan of a region up to 16, one
+Law: no request keeps Redis from others. A hit takes 4 to 9 µs of Redis, one on a lease of a region up to 16, one
 on places 11 to 18, whatever its cost. A part has at most `MAX_IN_PART` of them, a pipeline `MAX_IN_PIPELINE`, and the
 next part of a request goes behind the requests that have come meanwhile. Only a bundle cannot be cut, because it must
 be one step: the store rejects one of more than `MAX_IN_PIPELINE`.
@@ -222,7 +222,7 @@ class BatchScript:
         self._sync = round(sync_seconds * SECOND)
         """Between two exchanges of the counts of regions."""
         self._floors = floors
-        """What home keeps free of limits that it lends to regions; None: what the rules say."""
+        """What home keeps free of limits that it grants to regions; None: what the rules say."""
         self._second = cluster_second if clustered else plain_second
         """The name of a counter's second one, in the same slot."""
         self._numbers = {name: number for number, name in enumerate(("", *_TWINS, *KINDS))}

@@ -145,7 +145,7 @@ def is_central(rule: Rule) -> bool:
 
 
 def is_leased(rule: Rule) -> bool:
-    """Whether regions borrow from a counter at home."""
+    """Whether regions lease from a counter at home."""
     return rule.limit is not None and rule.limit.kind.waits_for_home
 
 
