@@ -34,20 +34,6 @@ local function take(state, limit, least, extra, now)
   return state, units, left, ends, reset, retry
 end
 
--- -> how many units
-local function spend(lease, cost)
-  local units = min(cost, lease[LEFT])
-  lease[LEFT] = lease[LEFT] - units
-  return units
-end
-
--- -> how many units
-local function refund(lease, units)
-  local back = min(units, lease[GRANTED] - lease[LEFT])
-  lease[LEFT] = lease[LEFT] + back
-  return back
-end
-
 local function put_back(lease, units, term_end)
   if units > 0 and (lease[BACK] == 0 or term_end >= lease[BACK_END]) then
     lease[BACK] = (term_end == lease[BACK_END] and lease[BACK] or 0) + units
@@ -86,6 +72,5 @@ local function ask(lease, least, extra, ends)
 end
 
 return {
-  take = take, spend = spend, refund = refund, put_back = put_back, expire = expire, deposit = deposit,
-  measure = measure, low = low, ask = ask,
+  take = take, put_back = put_back, expire = expire, deposit = deposit, measure = measure, low = low, ask = ask,
 }

@@ -11,26 +11,26 @@ ask at once; but not of a bucket, of which a unit that is given back counts by w
 lease ends with the term in which it was granted, so a unit counts in the window, or the part, in which it is spent. A
 bucket is charged as if at the term's end: charged now, it would regain tokens while the lease is held.
 
-========  ================================  ===========================================================================
-a lease   when                              what the holder does
-========  ================================  ===========================================================================
-is empty  `left` is 0                       asks for one, as soon as there is demand
-is live   `now` < `end`                     spends it; asks for more in advance, when `left` is low
-is ended  `now` >= `end`                    `expire`: what is left can only be given back
-is asked  `asked_until` is not over         asks for nothing more
-for
-========  ================================  ===========================================================================
+==========  =================================  ========================================================================
+a lease is  when                               what the holder does
+==========  =================================  ========================================================================
+empty       `left` is 0                        asks for one, as soon as there is demand
+live        `left` > 0, and `now` < `end`      spends it; asks for more in advance, when `left` is low
+ended       `left` > 0, and `now` >= `end`     expires it: what is left can only be given back
+asked for   `now` < `asked_until`              asks for nothing more
+denied      `now` < `deny_until`               denies what is more than is left, without an ask
+==========  =================================  ========================================================================
 
-========  =============================================================================================================
-event     what becomes of the units
-========  =============================================================================================================
-`spend`   leave `left`
-`refund`  those that were spent of this lease are `left` again
-`ask`     those in `back` are given back, before the store takes others
-`deposit` what was granted is added to `left`, until `end`; what is left of another term expires
-`expire`  those in `left` become `back`, to be given back for their term; of two terms only those of the later one,
-          since an ask has one `back_end`: the others are burnt
-========  =============================================================================================================
+=========  ============================================================================================================
+event      what becomes of the units
+=========  ============================================================================================================
+`spend`    leave `left`
+`refund`   those that were spent of this lease are `left` again
+`ask`      those in `back` are given back, before the store takes others
+`deposit`  what was granted is added to `left`, until `end`; what is left of another term expires
+`expire`   those in `left` become `back`, to be given back for their term; of two terms only those of the later one,
+           since an ask has one `back_end`: the others are burnt
+=========  ============================================================================================================
 
 An ask or an answer that is lost, and a holder that dies, burn what was on its way or held: so no failure makes units.
 
@@ -62,6 +62,10 @@ second apart, most hits would wait for the next lease."""
 _SHARE: Final = 4
 """One in so many of the units that are left is granted at once, so that the last ones go to all who ask."""
 
+_DRIFT: Final = 1000
+"""By one in so many parts a lease is shorter than its term: Linux lets clocks that are being adjusted run up to 500 ppm
+fast or slow."""
+
 
 class Leasing(Algorithm, Protocol):
     """An algorithm that leases."""
@@ -85,22 +89,28 @@ def leasing(algorithm: Algorithm) -> Leasing:
     return cast("Leasing", algorithm)
 
 
-class Taken(NamedTuple):
-    """What the store has granted, and what is left."""
+class Granted(NamedTuple):
+    """What the store answers to an ask."""
 
-    state: State | None
     units: int
     room: int
     """What could still be charged."""
     term_end: int
+    """By the store's clock, as `store_now`."""
     reset_after: int
     retry_after: int
     """The time until one unit could be charged, when neither a unit was taken nor any is left."""
+    store_now: int
+
+    def end(self, asked: int, early: int = 0) -> int:
+        """When the units have to be spent, or so much earlier: by the clock of a holder that asked at that moment."""
+        rest = self.term_end - self.store_now
+        return asked + rest - max(early, rest // _DRIFT)
 
 
 def take(  # noqa: PLR0913, PLR0917 - a counter, what is asked, and when
     algorithm: Leasing, state: State | None, limit: Limit, least: int, extra: int, now: int, phase: int = 0
-) -> Taken:
+) -> tuple[State | None, Granted]:
     """Charge up to `extra` units, which last for a whole term; `least`: if they are scarce, but there are so many."""
     end = algorithm.term_end(state, limit, now, phase)
     leased_from = algorithm.leased_from
@@ -119,7 +129,7 @@ def take(  # noqa: PLR0913, PLR0917 - a counter, what is asked, and when
     else:
         _, look = algorithm.hit(state, limit, 0, now)
     retry = 0 if units or look.remaining else algorithm.hit(state, limit, 1, now)[1].retry_after
-    return Taken(state, units, look.remaining, end, look.reset_after, retry)
+    return state, Granted(units, look.remaining, end, look.reset_after, retry, now)
 
 
 def length_of_term(span: int, window: int, longest: int = 0) -> int:
@@ -142,23 +152,6 @@ class Wanted(NamedTuple):
     """Those that are needed now."""
     extra: int
     """Those that are demanded in a whole term, beside what is left."""
-
-
-class Granted(NamedTuple):
-    """The store's answer to an ask."""
-
-    units: int
-    room: int
-    term_end: int
-    """By the store's clock, as `store_now`."""
-    reset_after: int
-    retry_after: int
-    store_now: int
-
-    def end(self, asked: int, early: int = 0) -> int:
-        """When the units have to be spent, or so much earlier: by the clock of a holder that asked at that moment."""
-        rest = self.term_end - self.store_now
-        return asked + rest - max(early, rest // _DRIFT)
 
 
 @dataclass(slots=True)
@@ -250,8 +243,3 @@ class Lease:
         wanted = Wanted(self.back, self.back_end, least, max(0, extra - self.left))
         self.back, self.asked_until = 0, until
         return wanted
-
-
-_DRIFT: Final = 1000
-"""By one in so many parts a lease is shorter than its term: Linux lets clocks that are being adjusted run up to 500 ppm
-fast or slow."""

@@ -218,7 +218,7 @@ def test_of_a_bucket_what_a_hit_needs_is_lent_for_less_than_a_term_if_it_does_no
     home = regional.home_of(limited())
 
     def lent_for(least: int) -> tuple[int, int]:
-        taken = lease.take(bucket, None, home, least, least, START)
+        _, taken = lease.take(bucket, None, home, least, least, START)
         return taken.units, taken.term_end - START
 
     assert regional.most_of(bucket, limited()) == 997

@@ -59,11 +59,8 @@ class InPython:
             decisions.append(decision)
         grants = []
         for ask in asks:
-            self.state, *numbers = lease.take(
-                algorithm, self.state, limit, ask.least, ask.extra, now, ask.counter.phase
-            )
-            units, room, term_end, reset, retry = numbers
-            grants.append(Granted(units, room, term_end, reset, retry, now))
+            self.state, granted = lease.take(algorithm, self.state, limit, ask.least, ask.extra, now, ask.counter.phase)
+            grants.append(granted)
         return decisions, grants
 
 

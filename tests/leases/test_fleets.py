@@ -294,9 +294,9 @@ def mixed_up(algorithm: Any) -> float:
     worst = -100.0
     for first_at, second_at, given_at in ((50, 101, 102), (0, 99, 100), (0, 99, 99)):
         times = [START + milliseconds * 1000 for milliseconds in (first_at, second_at, given_at)]
-        first = lease.take(algorithm, None, limit, 5, 5, times[0])
-        second = lease.take(algorithm, first.state, limit, 5, 5, times[1])
-        state = algorithm.give(second.state, limit, first.units, first.term_end, times[2])
+        after, first = lease.take(algorithm, None, limit, 5, 5, times[0])
+        after, second = lease.take(algorithm, after, limit, 5, 5, times[1])
+        state = algorithm.give(after, limit, first.units, first.term_end, times[2])
         spent_at = second.term_end - 1
         left = algorithm.hit(state, limit, 0, spent_at)[1].remaining
         allowed = [Allowed(spent_at, second.units), Allowed(spent_at, left)]

@@ -287,7 +287,7 @@ def test_terms_of_instances_end_at_moments_of_their_own_but_those_of_a_bucket_at
             for step in range(5):
                 hit(leases, 1, step * 1000, rule)
             phase = leases.by_key[KEY].phase
-            found.append(take(rule.algorithm, None, LIMIT, 5, 5, STORE + 300_000, phase).term_end - STORE)  # type: ignore[arg-type]
+            found.append(take(rule.algorithm, None, LIMIT, 5, 5, STORE + 300_000, phase)[1].term_end - STORE)  # type: ignore[arg-type]
         return found
 
     assert len({end // 10_000 for end in ends_of("fixed_window")}) == 10  # each tenth of a term has some

@@ -100,9 +100,8 @@ class HomeInPython:
         back, back_end, least, extra = ask.numbers
         if back:
             self.state = self.algorithm.give(self.state, limit, back, back_end, now)
-        self.state, *numbers = lease.take(self.algorithm, self.state, limit, least, extra, now)
-        units, room, term_end, reset, retry = numbers
-        return Granted(units, room, term_end, reset, retry, now)
+        self.state, granted = lease.take(self.algorithm, self.state, limit, least, extra, now)
+        return granted
 
     def room(self, now: int) -> int:
         """What it could lend."""

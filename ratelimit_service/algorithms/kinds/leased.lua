@@ -3,7 +3,7 @@
 -- State: that of a lease, as lease.lua has it, then that of the floor, if there is one. In Redis: integers.
 -- While a batch is charged, a state also has the units of the hits that wait as `waiting`.
 
-local LEFT, END, BACK, BACK_END, ASKED_UNTIL, DENY_UNTIL, RETRY_AT, RESET_AT = 2, 4, 6, 7, 8, 9, 10, 11
+local LEFT, GRANTED, END, BACK, BACK_END, ASKED_UNTIL, DENY_UNTIL, RETRY_AT, RESET_AT = 2, 3, 4, 6, 7, 8, 9, 10, 11
 local ROUND_TRIP, DEMAND, SINCE, RATE, FIELDS = 12, 13, 14, 15, 15
 local ASK_LIFE, LEAST_DENY, MOST_DEMAND = 1000000, 20000, 2^31
 local lease = twin('lease')
@@ -49,7 +49,8 @@ local function hit(state, limit, cost, now, count)
     return state, 1, room, room, reset, 0
   end
   if cost < 0 then
-    local back = lease.refund(counter, -cost)
+    local back = min(-cost, counter[GRANTED] - counter[LEFT])
+    counter[LEFT] = counter[LEFT] + back
     if bottom and own and -cost > back then
       own, _, _, left = bottom.hit(own, bottom, cost + back, now)
     elseif back == 0 then
@@ -59,7 +60,8 @@ local function hit(state, limit, cost, now, count)
   end
 
   if cost <= room then
-    local rest = cost - lease.spend(counter, cost)
+    local rest = max(0, cost - counter[LEFT])
+    counter[LEFT] = counter[LEFT] - cost + rest
     if rest > 0 then
       own, _, _, _, again = bottom.hit(own, bottom, rest, now)
       reset = max(reset, again)
@@ -140,11 +142,8 @@ end
 local function collect(state, term, now)
   local counter, own = present(state, term, now)
   local units = counter[BACK]
-  if units == 0 then
-    return state, 0, 0
-  end
   counter[BACK] = 0
-  return kept(counter, own, term), units, counter[BACK_END]
+  return units > 0 and kept(counter, own, term) or state, units, units > 0 and counter[BACK_END] or 0
 end
 
 -- Whether there is a floor, what may be charged in all, and the length of home's terms. The floor has the numbers of the

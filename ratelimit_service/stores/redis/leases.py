@@ -20,8 +20,7 @@ ended        `now` >= `end`                       as empty
 =============================  =======================================================================================
 event                          what becomes of the lease
 =============================  =======================================================================================
-an ask was answered            a deposit, counted from when the ask was *sent*; in a bucket a little shorter than the
-                               term. Without any room: denied
+an ask was answered            a deposit; in a bucket a little shorter than the term. Without any room: denied
 a hit was denied by the store  denied for its retry; but no longer than the term, at whose end others give back
 an ask has failed              what it was to take or to give back is burnt: what the store did is not known
 an ask could not be sent       what it was to give back is to be given back again
