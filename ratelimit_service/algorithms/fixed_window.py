@@ -69,6 +69,11 @@ def term(limit: Limit) -> int:
     return length_of_term(limit.window, limit.window, limit.longest_term)
 
 
+def staggered(_limit: Limit) -> bool:
+    """As Leasing says."""
+    return True
+
+
 def term_end(state: State | None, limit: Limit, now: int, phase: int) -> int:
     """As Leasing says; the window's end at the latest."""
     _, look = hit(state, limit, 0, now)

@@ -16,10 +16,23 @@ from ratelimit_service.algorithms.token_bucket import (
     leases,
     problem,
     room_after,
+    staggered,
     term,
     term_end,
 )
 
-__all__ = ["STATE", "give", "hit", "leased_from", "leases", "name", "problem", "room_after", "term", "term_end"]
+__all__ = [
+    "STATE",
+    "give",
+    "hit",
+    "leased_from",
+    "leases",
+    "name",
+    "problem",
+    "room_after",
+    "staggered",
+    "term",
+    "term_end",
+]
 
 name: Final = "leaky_bucket"

@@ -7,9 +7,10 @@ memory (`stores/redis/leases.py`), or a region, whose leases are in its own Redi
 
 Terms. The store's clock is cut into terms of one length, and at every end of a window, or of a part of one. Each
 instance has a *phase* for a counter, by which its terms begin later than at multiples of their length, so that not all
-ask at once; but not of a bucket, of which a unit that is given back counts by when the leases of others may end. A
-lease ends with the term in which it was granted, so a unit counts in the window, or the part, in which it is spent. A
-bucket is charged as if at the term's end: charged now, it would regain tokens while the lease is held.
+ask at once; but not of a bucket, of which a unit that is given back counts by when the leases of others may end, and
+not where a part has few terms, of which the phase would make one more. A lease ends with the term in which it was
+granted, so a unit counts in the window, or the part, in which it is spent. A bucket is charged as if at the term's end:
+charged now, it would regain tokens while the lease is held.
 
 ==========  =================================  ========================================================================
 a lease is  when                               what the holder does
@@ -76,6 +77,9 @@ class Leasing(Algorithm, Protocol):
 
     def term(self, limit: Limit) -> int:
         """The length of a term."""
+
+    def staggered(self, limit: Limit) -> bool:
+        """Whether instances have phases."""
 
     def term_end(self, state: State | None, limit: Limit, now: int, phase: int) -> int:
         """The end of the term that `now` is in; terms begin that much later than at multiples of their length."""

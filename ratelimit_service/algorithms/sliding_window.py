@@ -75,6 +75,11 @@ def term(limit: Limit) -> int:
     return length_of_term(limit.window, limit.window, limit.longest_term)
 
 
+def staggered(_limit: Limit) -> bool:
+    """As Leasing says."""
+    return True
+
+
 def term_end(_state: bytes | None, limit: Limit, now: int, phase: int) -> int:
     """As Leasing says; the window's end at the latest.
 

@@ -113,8 +113,13 @@ def term(limit: Limit) -> int:
     return length_of_term(fill, fill, min(limit.longest_term, fill // 4))
 
 
-def term_end(_state: bytes | None, limit: Limit, now: int, _phase: int) -> int:
+def staggered(_limit: Limit) -> bool:
     """As Leasing says; terms that end at other moments for others would make room twice for what is given back."""
+    return False
+
+
+def term_end(_state: bytes | None, limit: Limit, now: int, _phase: int) -> int:
+    """As Leasing says."""
     return next_term(term(limit), now)
 
 

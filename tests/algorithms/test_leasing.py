@@ -205,7 +205,7 @@ def test_a_twin_takes_and_gives_as_the_python_does(  # noqa: PLR0915 - one histo
             charged = [hit(rule, key, random.choice([1, 1, most // 9, most])) for _ in range(random.choice([0, 1, 3]))]
             has_ask = random.random() < 0.8
             state = states.get(key)
-            phase = 0 if counting.leased_from else random.randrange(counting.term(rule.limit))
+            phase = random.randrange(counting.term(rule.limit)) if counting.staggered(rule.limit) else 0
             if has_ask:
                 end = ends.get(key, 0)
                 state = counting.give(state, rule.limit, back, end, clock.now) if back else state

@@ -278,7 +278,7 @@ def test_a_denial_is_remembered_for_its_retry_but_not_beyond_the_term(retry: int
     assert hit(leases, 2, until) is None
 
 
-def test_terms_of_instances_end_at_moments_of_their_own_but_those_of_a_bucket_at_one() -> None:
+def test_terms_of_instances_end_at_moments_of_their_own_but_those_of_buckets_and_of_short_parts_at_one() -> None:
     def ends_of(name: str) -> list[int]:
         rule = Rule("shop", (), LIMIT, open_algorithm(name), lease=50)
         found = []
@@ -292,7 +292,7 @@ def test_terms_of_instances_end_at_moments_of_their_own_but_those_of_a_bucket_at
 
     assert len({end // 10_000 for end in ends_of("fixed_window")}) == 10  # each tenth of a term has some
     assert all(300_000 < end <= 400_000 for end in ends_of("fixed_window"))
-    assert {*ends_of("token_bucket")} == {400_000}
+    assert {*ends_of("token_bucket")} == {*ends_of("sub_windows")} == {400_000}
 
 
 @pytest.mark.parametrize("cost", [-1, 0])

@@ -257,7 +257,7 @@ class Leases:
                 return None
             algorithm = leasing(rule.algorithm)
             term = algorithm.term(limit)
-            phase = 0 if algorithm.leased_from else crc32(key.encode(), self._seed) % term
+            phase = crc32(key.encode(), self._seed) % term if algorithm.staggered(limit) else 0
             leased = self.by_key[key] = LeasedCounter(rule, limit, key, term, rule.lease, Lease(since=now), phase)
             leased.saved = self._seen[hash(key) % _CELLS]
         elif leased.limit is not limit:
