@@ -100,7 +100,7 @@ class Node:
         return self.fit is None and not self.key_only and "*" not in name
 
     def child(self, key: str, value: str, secrets: Secrets, work: PatternWork | None = None) -> "Node | None":
-        """The child that an entry matches, as in `RuleBook.match`. A secret value's own child has its digest's name."""
+        """The child that an entry matches. A secret value's own child has its digest's name."""
         if self.matchers is not None:
             return self.matchers.find(key, value, secrets.exact_name(key, value), work)
         composite = f"{key}_{value}"
@@ -191,29 +191,13 @@ class RuleBook:
             return self._match_in_any(domain, entries, work)
         if root.lookups:
             entries = looked_up(root.lookups, entries)
-        if root.secrets.keys:
-            nodes = _walk(root, entries, work)
-            return rule_at(root, nodes[-1]) if len(nodes) > len(entries) else root.default
         node: Node = root
         for key, value in entries:
-            if node.matchers is not None:
-                child = node.matchers.find(key, value, f"{key}_{value}", work)
-                if child is None:
-                    return root.default
-                node = child
-                continue
-            composite = f"{key}_{value}"
-            children = node.children
-            child = children.get(composite)
+            child = node.child(key, value, root.secrets, work)
             if child is None:
-                if node.wildcards is not None:
-                    child = node.wildcards.find(composite, work)
-                if child is None:
-                    child = children.get(key)
-                    if child is None:
-                        return root.default
+                return root.default
             node = child
-        return node.rule or rule_at(root, node)
+        return rule_at(root, node)
 
     def _match_in_any(self, domain: str, entries: Entries, work: PatternWork | None) -> Rule | None:
         rule = self.match(ANY_DOMAIN, entries, work) if ANY_DOMAIN in self.domains else None
