@@ -112,7 +112,7 @@ class ResponseEncoder:
             ok = decision.allowed or rule.shadow
             # A table lookup takes 0.1 µs less for each number than encoding it.
             status = start[ok] + (_REMAINING[remaining] if remaining < _MAX_READY else _remaining(remaining))
-            wait = decision.reset_after
+            wait = decision.reset_after  # as `wait_seconds`: a call takes 0.05 µs more
             if not ok:
                 # Envoy writes it into the Retry-After of a denied request.
                 if decision.retry_after != NEVER:

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
 from ratelimit_service.api.headers import UPSTREAMS_NAMES as NAMES
+from ratelimit_service.api.headers import wait_seconds
 from ratelimit_service.api.metadata import dynamic_metadata
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.api.wire import varint
 from ratelimit_service.limiter.plan import UNLIMITED, denial
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_FIELD, MAX_REQUESTS, NEVER, Decision, Descriptor, Limit, Request, Unit
-from ratelimit_service.rules.response import ResponseOptions
+from ratelimit_service.rules.response import MAX_JITTER, SHARES, Jitter, ResponseOptions
 from ratelimit_service.rules.rule import Entries, Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.telemetry.tally import Tally
@@ -129,6 +130,19 @@ def test_an_answer_is_the_one_the_generated_class_writes(
     message = RateLimitResponse.FromString(ResponseEncoder().encode(verdict, b""))
 
     assert message == expected(verdict)
+
+
+@given(
+    limits, decisions, st.builds(Jitter, st.integers(0, 100), st.integers(0, MAX_JITTER)), st.integers(0, SHARES - 1)
+)
+def test_a_status_waits_as_long_as_headers_say(limit: Limit, decision: Decision, jitter: Jitter, share: int) -> None:
+    options = ResponseOptions(retry_after_jitter=jitter)
+    found = hit(rule(limit), decision)
+    verdict = Verdict(decision.allowed, [found], response=options)
+
+    [status] = RateLimitResponse.FromString(ResponseEncoder(draw=lambda: share).encode(verdict, b"")).statuses
+
+    assert status.duration_until_reset.seconds == wait_seconds(found, options, share)
 
 
 @given(st.integers(0, 2**64 - 1))
