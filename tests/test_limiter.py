@@ -1,12 +1,14 @@
 """Requests in, verdicts out: what is charged, and what all descriptors add up to."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import pytest
 
 from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.plan import Plan
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.rule import counter_key
@@ -64,6 +66,55 @@ def ask(limiter: Limiter, *keys: str, cost: int = 1, domain: str = "shop", overr
 def summary(verdict: Verdict) -> list[tuple[bool, int] | None]:
     """Of each descriptor: is it over, and what remains."""
     return [None if hit is None else (hit.over, hit.decision.remaining) for hit in verdict.hits]
+
+
+COPIED = """
+    domain: copied
+    headers: [ratelimit]
+    descriptors:
+      - key: user
+        rate_limit: {unit: minute, requests_per_unit: 2}
+      - key: list
+        rate_limits: [{unit: minute, requests_per_unit: 2}, {unit: day, requests_per_unit: 9}]
+      - key: queue
+        rate_limit: {unit: second, requests_per_unit: 5, algorithm: leaky_bucket, queue: {max_delay: 1s}}
+      - key: id
+        rate_limit: {concurrency: 5, hold: 1 minute, place: id}
+      - {key: closed, shadow_mode: true, rate_limit: {deny: true}}
+      - {key: free, rate_limit: {unlimited: true}}
+    """
+
+
+def values(thing: Any) -> Any:
+    """What is in each slot of a plan, of its verdict and of its hits; slots without a value are left out."""
+    match thing:
+        case Plan() | Verdict() | Hit():
+            slots = chain.from_iterable(getattr(each, "__slots__", ()) for each in type(thing).__mro__)
+            return {slot: values(getattr(thing, slot)) for slot in slots if hasattr(thing, slot)}
+        case list() | tuple():
+            return [values(each) for each in thing]
+        case _:
+            return thing
+
+
+@pytest.mark.parametrize(
+    "keys", ["user", "user user", "list", "user list", "queue user", "id", "user nothing", "user free closed"]
+)
+@pytest.mark.parametrize("quota_mode", [False, True])
+@pytest.mark.parametrize("explain", [False, True])
+def test_a_copy_of_a_plan_has_all_that_the_plan_has_but_the_hits_themselves(
+    keys: str, quota_mode: bool, explain: bool
+) -> None:
+    tested = Limiter(MemoryStore(1000, Clock()), quota_mode=quota_mode)
+    tested.book = book(COPIED)
+    asked = [Descriptor(((key, "x"),), number) for number, key in enumerate(keys.split(), 1)]
+    plan = tested.plan(Request("copied", asked, explain=explain))
+
+    copy = plan.again()
+
+    assert values(copy) == values(plan)
+    assert copy.verdict is not plan.verdict
+    assert not {*map(id, copy.charged)} & {*map(id, plan.charged)}
 
 
 def test_a_request_is_allowed_while_its_descriptor_is() -> None:
