@@ -154,7 +154,7 @@ class Limiter:
 
         `timeout`: microseconds until the caller's deadline, if it has one. `caller`: its address.
         """
-        if plan.bytes:
+        if plan.queued_bytes:
             return self._queued.decide(plan, on_verdict, timeout, caller)
         asked = plan.again()
         began = perf_counter_ns()

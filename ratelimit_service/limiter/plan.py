@@ -33,7 +33,15 @@ from ratelimit_service.rules.rule import (
     override_path,
     tally_of,
 )
-from ratelimit_service.stores.hit import NO_LIMIT, DeniedHit, Hit, in_bundles
+from ratelimit_service.stores.hit import (
+    BUNDLE_OF_REQUEST,
+    FIRST_BUNDLE,
+    NO_BUNDLE,
+    NO_LIMIT,
+    DeniedHit,
+    Hit,
+    in_bundles,
+)
 from ratelimit_service.system.clock import steady_clock
 from ratelimit_service.telemetry.heavy_hitters import HeavyNames
 from ratelimit_service.telemetry.logs import ThrottledLog
@@ -59,16 +67,13 @@ _HIT_BYTES: Final = 500
 _CHARACTER_BYTES: Final = 4
 """Of a request that waits in a queue. It keeps its message, its hits, and their keys, which repeat the message."""
 
-_BUNDLE_OF_REQUEST: Final = 1
-_FIRST_BUNDLE_OF_LIST: Final = 2
-
 
 class Plan:
     """The hits of a request, and the verdict that they add up to when the store has decided them."""
 
     __slots__ = (
-        *("bytes", "charged", "denied", "domain", "edition", "hits"),
-        *("increments", "joint", "measured", "refused", "ruled", "verdict"),
+        *("charged", "denied", "domain", "edition", "hits", "increments"),
+        *("joint", "measured", "queued_bytes", "refused", "ruled", "verdict"),
     )
 
     def __init__(  # noqa: PLR0913 - one for each of its parts
@@ -88,7 +93,7 @@ class Plan:
         """Of the book that made it."""
         self.ruled = ruled
         """The rules, or a ban, say something about some descriptor; if not, nothing limits the request."""
-        self.bytes = queued_bytes
+        self.queued_bytes = queued_bytes
         """The estimated size of a request that may wait in a queue; 0 for one that never does."""
         self.domain = domain
         """Counts the outcome of the request."""
@@ -139,7 +144,7 @@ class Plan:
                 verdict.unmatched,
                 verdict.idle_quota,
                 response=verdict.response,
-                queued_bytes=self.bytes,
+                queued_bytes=self.queued_bytes,
             )
         plan = Plan.__new__(Plan)
         plan.edition = self.edition
@@ -148,7 +153,7 @@ class Plan:
         plan.joint = plan.denied = False
         plan.measured = self.measured
         plan.ruled = True
-        plan.bytes = 0
+        plan.queued_bytes = 0
         plan.refused = ()
         plan.charged = charged = tuple(map(Hit.again, self.charged))
         plan.hits = charged
@@ -286,7 +291,7 @@ class Planner:
             except TooLongError:
                 rule = None
             if rule is not None and rule.together == REQUEST:
-                hit.together = _BUNDLE_OF_REQUEST
+                hit.together = BUNDLE_OF_REQUEST
             increments.append((tally, "banned", 1))
         return hits
 
@@ -308,7 +313,7 @@ class Planner:
         increments.append((self._domains.of(name), TOO_LONG, 1))
         hit = _denied_hit(_too_long_rule(name), denial(descriptor.cost), descriptor, book, domain)
         if book.domains[name].together:
-            hit.together = _BUNDLE_OF_REQUEST
+            hit.together = BUNDLE_OF_REQUEST
         return hit
 
     def _rule(self, book: RuleBook, domain: str, descriptor: Descriptor, work: PatternWork | None) -> Rule | None:
@@ -375,7 +380,7 @@ def _denied_hit(rule: Rule, decision: Decision, descriptor: Descriptor, book: Ru
 
 
 def _hit(  # noqa: PLR0913 - two are of lists
-    rule: Rule, entries: Entries, matched: Entries, cost: int, *, quota: bool, together: int = 0, stem: str = ""
+    rule: Rule, entries: Entries, matched: Entries, cost: int, *, quota: bool, together: int = NO_BUNDLE, stem: str = ""
 ) -> Hit:
     """The hit of a rule, and its tally; `stem` is its counter's key without the rule's suffix, if that is known."""
     counted = counted_entries(rule, entries)
@@ -405,9 +410,9 @@ def _join(hit: Hit, entries: Entries, matched: Entries, index: int) -> Hit:
     """
     rule = hit.rule
     if rule.together == REQUEST and hit.limit is not NO_LIMIT and not rule.shadow and not hit.quota:
-        hit.together = _BUNDLE_OF_REQUEST
+        hit.together = BUNDLE_OF_REQUEST
     elif rule.together and rule.beside:
-        hit.together = _FIRST_BUNDLE_OF_LIST + index
+        hit.together = FIRST_BUNDLE + index
     stem = hit.key.removesuffix(rule.key_suffix)
     hit.beside = [
         _hit(beside, entries, matched, hit.cost, quota=hit.quota, together=hit.together, stem=stem)
@@ -434,7 +439,7 @@ def _refuse_together(hits: Sequence[Hit | None]) -> bool:
         return False
     for hit in _all(hits):
         if not hit.rule.shadow and not hit.quota and hit.limit is not NO_LIMIT:
-            hit.together = _BUNDLE_OF_REQUEST
+            hit.together = BUNDLE_OF_REQUEST
     return True
 
 
@@ -443,7 +448,7 @@ def _mark_queued(hits: Sequence[Hit | None], request: Request) -> int:
     if not _takes_turn(hits):
         return 0  # another limit refuses it always
     charged = [hit for hit in _all(hits) if hit.key]
-    alone = _FIRST_BUNDLE_OF_LIST + len(hits)
+    alone = FIRST_BUNDLE + len(hits)
     for number, hit in enumerate(charged):
         hit.together = -(hit.together or alone + number)
     characters = sum(len(key) + len(value) for each in request.descriptors for key, value in each.entries)
@@ -470,12 +475,12 @@ def _without_limit(hits: Sequence[Hit | None]) -> Iterator[TallyIncrement]:
         elif cost < 0:
             yield tally, "total_negative_hits", -cost
         else:
-            denied = denied or hit.together == _BUNDLE_OF_REQUEST
+            denied = denied or hit.together == BUNDLE_OF_REQUEST
             for number in ("total_hits", "over_limit", *(("shadow_mode",) if hit.rule.shadow else ())):
                 yield tally, number, cost
     if denied:
         for hit in hits:
-            if hit is not None and hit.key and hit.together == _BUNDLE_OF_REQUEST:
+            if hit is not None and hit.key and hit.together == BUNDLE_OF_REQUEST:
                 for each in (hit, *hit.beside):
                     if each.cost > 0:
                         yield each.tally, "total_hits", each.cost

@@ -140,7 +140,7 @@ class _LateRequest:
         self._all = all_requests
         self._plan = plan.again()
         self._on_verdict = on_verdict
-        self._waiting = all_requests.turns.begin(self._answer, plan.bytes, caller)
+        self._waiting = all_requests.turns.begin(self._answer, plan.queued_bytes, caller)
         self._cancel_hits: Cancel | None = None
         self._decided = 0
         self._joined = self._gone = self._over = self._decides_later = False

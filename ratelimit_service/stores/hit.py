@@ -34,6 +34,16 @@ class OnCounter(Protocol):
         """The name."""
 
 
+NO_BUNDLE: Final = 0
+"""The number of hits that are charged alone."""
+
+BUNDLE_OF_REQUEST: Final = 1
+"""That of all hits of a request which may refuse it."""
+
+FIRST_BUNDLE: Final = 2
+"""The first number for other bundles of a request, such as that of the limits of one descriptor."""
+
+
 class NamedCounter(NamedTuple):
     """A counter by its name, without a hit on it."""
 
@@ -61,7 +71,9 @@ class Hit:
 
     decision: Decision
 
-    def __init__(self, rule: Rule, key: str, cost: int, *, tally: Tally, quota: bool, together: int = 0) -> None:
+    def __init__(
+        self, rule: Rule, key: str, cost: int, *, tally: Tally, quota: bool, together: int = NO_BUNDLE
+    ) -> None:
         self.rule = rule
         self.limit = rule.limit or (ZERO_LIMIT if rule.deny else NO_LIMIT)
         """The rule's limit; `NO_LIMIT` or `ZERO_LIMIT` when it has none, and nothing is charged."""
@@ -72,8 +84,8 @@ class Hit:
         self.quota = quota
         """A request is denied by its quotas only if all of them are used up."""
         self.together = together
-        """0: charged alone. Hits of a request with the same other number are a bundle: all are charged or none. Below 0
-        are all bundles of a request that may have to wait for its turn in a queue."""
+        """The number of its bundle: hits of a request with the same one are all charged, or none; `NO_BUNDLE`: alone.
+        See `may_wait`."""
         self.beside: Sequence[Hit] = ()
         """The hits of the other limits of the same descriptor."""
         self.spared = False
@@ -95,6 +107,11 @@ class Hit:
         hit.spared = self.spared
         hit.by_policy = None
         return hit
+
+    @property
+    def may_wait(self) -> bool:
+        """Its request may have to wait for its turn in a queue: then the numbers of all its bundles are below 0."""
+        return self.together < NO_BUNDLE
 
     @property
     def over(self) -> bool:

@@ -103,7 +103,7 @@ class MemoryStore:
         crowded = self._crowded if self.bytes < self._crowded_bytes else 0
         for hit in hits:
             if hit.together:
-                if hit.together < 0:
+                if hit.may_wait:
                     return False  # so are all others of it
                 self._charge_bundles(hits[hits.index(hit) :], now)
                 return True

@@ -162,7 +162,7 @@ class _Asked:
         self.entries = entries
         self.unlimited = all(hit is None for hit in plan.hits)
         # What may wait in a queue is decided on copies of these, and counted for no pool.
-        self.elastic = [] if plan.bytes else [hit for hit in plan.charged if hit.limit.kind.common]
+        self.elastic = [] if plan.queued_bytes else [hit for hit in plan.charged if hit.limit.kind.common]
         """Its hits on elastic limits, decided anew for each of the lines."""
         self.shadow = any(hit is not None and hit.rule.shadow for hit in (*plan.hits, *plan.charged))
         self.shown: dict[int, str] = {}

@@ -35,7 +35,7 @@ from typing import Any, Final, NamedTuple
 import hiredis
 
 from ratelimit_service.algorithms.lease import Granted
-from ratelimit_service.stores.hit import Hit, NamedCounter
+from ratelimit_service.stores.hit import NO_BUNDLE, Hit, NamedCounter
 from ratelimit_service.stores.redis.exchanges import Exchanges
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import slot_of
@@ -179,7 +179,7 @@ class Home:
             if not of_part or part.request.answered:
                 decided.append(part)
                 continue
-            bundles = {hit.together for hit in of_part} - {0}
+            bundles = {hit.together for hit in of_part} - {NO_BUNDLE}
             hits = [hit for hit in part.hits if hit in waiting or hit.together in bundles]
             self._hold(of_part[0], Held(part.request, hits, part.group, lane))
         return decided

@@ -257,7 +257,7 @@ class RedisStore:
         charged = False
         for hit in hits:
             if hit.rule.lease:
-                if hit.together < 0:
+                if hit.may_wait:
                     break  # a queue gives no turn to what another limit refuses: all are decided in one step
                 if len(hits) == 1 and self._leases.is_cold(hit.key):  # most counters are, and pay for no more
                     self._leases.sent += 1
