@@ -240,25 +240,57 @@ class BatchScript:
         ending = hit.limit.kind.ending
         return (name, self._second(name, ending)) if ending else (name,)
 
-    def encode(  # noqa: PLR0915 - one pass over all hits
-        self, parts: Sequence[Sent], asks: Sequence[Ask] = ()
-    ) -> Encoded:
+    def encode(self, parts: Sequence[Sent], asks: Sequence[Ask] = ()) -> Encoded:
         """The hits of these parts as a batch of runs; and what is asked of leases, each on a counter of its own."""
+        sections, counters = self._sections(parts)
+        of_leases = [(ask, name := self.key(ask.counter), counters.pop(name, [])) for ask in asks] if asks else ()
+        limits = _Limits({}, [], [])
+        known = limits.known
+        keys: list[str] = []
+        runs: list[Run] = []
+        numbers: list[int] = []
+        for size, hits_by_key in sections:
+            if size:
+                numbers.append(-size)
+            for key, of_key in hits_by_key:
+                if len(of_key) == 1:  # almost all: 0.1 µs less than below
+                    first = of_key[0]
+                    number = known.get(id(first.limit)) or self._number(first.rule, first.limit, limits)
+                    keys.append(key)
+                    runs.append(of_key)
+                    numbers += (number, first.cost, 1)
+                    continue
+                for run in _runs(of_key):
+                    first = run[0]
+                    keys.append(key)
+                    runs.append(run)
+                    numbers += (self._number(first.rule, first.limit, limits), first.cost, len(run))
+        seconds = self._seconds(keys, runs) if limits.paired else ()
+        leases = self._add_leases(of_leases, keys, runs, numbers, limits) if asks else ()
+        keys += seconds
+        now = 0 if self._clock is None else self._clock()
+        # Aligned windows end all at once; if their keys expired so too, Redis would stall at each minute.
+        jitter = -1 if self._looking else int(random() * self._jitter)  # noqa: S311 - no secret
+        # str() writes a list of integers as JSON has it, in half the time of json.dumps.
+        text = f"[{now},{jitter},{len(limits.rows)},{','.join(limits.rows)},{str(numbers)[1:]}"
+        return Encoded(keys, (text, str(leases)) if asks else (text,), runs)
+
+    def _sections(self, parts: Sequence[Sent]) -> "tuple[list[_Section], dict[str, list[Hit]]]":
+        """The hits of these parts, counter by counter; no hit is moved past a bundle.
+
+        Returns with the sections the counters of the last one, which has no bundle.
+        """
         start = self._start
-        named = [part.names or map(self.key, part.hits) for part in parts] if self._clustered else None
-        names = chain.from_iterable(named) if named else None
+        names = (
+            chain.from_iterable(part.names or map(self.key, part.hits) for part in parts) if self._clustered else None
+        )
         counters: dict[str, list[Hit]] = {}
-        # Of each section the size of its bundle, or 0; and the hits on each counter.
-        sections: list[tuple[int, Iterable[tuple[str, list[Hit]]]]] = [(0, counters.items())]
+        sections: list[_Section] = [(0, counters.items())]
         for part in parts:
             hits = part.hits
             for hit in hits:
                 if hit.together:
-                    for together, members in groupby(hits[hits.index(hit) :], _together):
-                        bundle = [
-                            (start + member.key if names is None else next(names), [member]) for member in members
-                        ]
-                        sections.append((len(bundle) if together else 0, bundle))
+                    self._add_bundles(hits[hits.index(hit) :], names, sections)
                     counters = {}
                     sections.append((0, counters.items()))
                     break
@@ -268,69 +300,50 @@ class BatchScript:
                     counters[key] = [hit]
                 else:
                     found.append(hit)
-        keys: list[str] = []
-        runs: list[Run] = []
-        rows: list[str] = []
-        numbers: list[int] = []
-        # By the limit's identity: its hash takes a microsecond. A hit on places has a limit of its own.
-        known: dict[int, int] = {}
-        paired = False
-        of_leases = [(ask, name := self.key(ask.counter), counters.pop(name, [])) for ask in asks] if asks else ()
-        for size, hits_by_key in sections:
-            if size:
-                numbers.append(-size)
-            for key, of_key in hits_by_key:
-                first = of_key[0]
-                number = known.get(id(first.limit))
-                if number is not None and len(of_key) == 1:  # almost all: 0.1 µs less than below
-                    keys.append(key)
-                    runs.append(of_key)
-                    numbers += (number, first.cost, 1)
-                    continue
-                for run in (of_key,) if len(of_key) == 1 else _runs(of_key):
-                    first = run[0]
-                    limit = first.limit
-                    number = known.get(id(limit))
-                    if number is None:
-                        known[id(limit)] = number = len(known) + 1
-                        row = self._rows.get(first.rule) if limit is first.rule.limit else None
-                        rows.append(row or self._row(first.rule, limit))
-                        paired = paired or (limit.apart and limit.kind.paired)
-                    keys.append(key)
-                    runs.append(run)
-                    numbers += (number, first.cost, len(run))
-        now = 0 if self._clock is None else self._clock()
-        seconds = self._seconds(keys, runs) if paired else ()
-        leases = self._add_leases(of_leases, _Batch(keys, runs, rows, numbers, known)) if asks else ()
-        keys += seconds
-        # Aligned windows end all at once; if their keys expired so too, Redis would stall at each minute.
-        jitter = -1 if self._looking else int(random() * self._jitter)  # noqa: S311 - no secret
-        # str() writes a list of integers as JSON has it, in half the time of json.dumps.
-        text = f"[{now},{jitter},{len(rows)},{','.join(rows)},{str(numbers)[1:]}"
-        return Encoded(keys, (text, str(leases)) if asks else (text,), runs)
+        return sections, counters
 
-    def _add_leases(self, of_leases: Sequence[tuple[Ask, str, list[Hit]]], batch: "_Batch") -> list[int]:
+    def _add_bundles(self, hits: Sequence[Hit], names: Iterator[str] | None, sections: "list[_Section]") -> None:
+        """Add a section for each bundle of these hits; `names`: of their counters, if they are made already."""
+        start = self._start
+        for together, members in groupby(hits, _together):
+            bundle = [(start + hit.key if names is None else next(names), [hit]) for hit in members]
+            sections.append((len(bundle) if together else 0, bundle))
+
+    def _add_leases(
+        self,
+        of_leases: Sequence[tuple[Ask, str, list[Hit]]],
+        keys: list[str],
+        runs: list[Run],
+        numbers: list[int],
+        limits: "_Limits",
+    ) -> list[int]:
         """Add leases, each before the hits on its counter; returns the list that the script has of them."""
-        keys, runs, rows, numbers, known = batch
         leases: list[int] = []
         for ask, key, hits in of_leases:
             leased = ask.counter
-            entries = [(leased.rule, leased.limit, len(leases) + 1, 0)]
+            keys.append(key)
+            numbers += (self._number(leased.rule, leased.limit, limits), len(leases) + 1, 0)
             for run in _runs(hits):
-                runs.append(run)
-                entries.append((run[0].rule, run[0].limit, run[0].cost, len(run)))
-            for rule, limit, cost, count in entries:
-                number = known.get(id(limit))
-                if number is None:
-                    known[id(limit)] = number = len(known) + 1
-                    row = self._rows.get(rule) if limit is rule.limit else None
-                    rows.append(row or self._row(rule, limit))
+                first = run[0]
                 keys.append(key)
-                numbers += (number, cost, count)
+                runs.append(run)
+                numbers += (self._number(first.rule, first.limit, limits), first.cost, len(run))
             if ask.before_hit and not hits:
                 ask.least = ask.extra = 0  # the hit comes later, and has to find all that is given back
             leases += (leased.term, leased.phase, ask.back, ask.back_end, ask.least, ask.extra)
         return leases
+
+    def _number(self, rule: Rule, limit: Limit, limits: "_Limits") -> int:
+        """The number of this limit in the batch, to which it is added if it is not in it."""
+        known = limits.known
+        number = known.get(id(limit))
+        if number is None:
+            known[id(limit)] = number = len(known) + 1
+            row = self._rows.get(rule) if limit is rule.limit else None
+            limits.rows.append(row or self._row(rule, limit))
+            if limit.apart and limit.kind.paired:
+                limits.paired.append(limit)
+        return number
 
     def _row(self, rule: Rule, limit: Limit) -> str:
         """A limit as the script reads it: PER_LIMIT integers, then the edges of a calendar, and what its kind has."""
@@ -447,14 +460,19 @@ _PER_RUN: Final = 5
 _PER_ASK: Final = 5
 
 
-class _Batch(NamedTuple):
-    keys: list[str]
-    runs: list[Run]
-    rows: list[str]
-    """Of limits."""
-    numbers: list[int]
+class _Limits(NamedTuple):
+    """The limits of a batch."""
+
     known: dict[int, int]
-    """The number of a limit, by its identity."""
+    """The number of each by its identity: its hash takes a microsecond. A hit on places has a limit of its own."""
+    rows: list[str]
+    """As the script reads them."""
+    paired: list[Limit]
+    """Those with a second counter."""
+
+
+_Section = tuple[int, Iterable[tuple[str, list[Hit]]]]
+"""The size of a bundle, or 0; and the hits on each counter."""
 
 
 _TWINS: Final = (*NAMES, "lease")
