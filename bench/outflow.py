@@ -27,7 +27,7 @@ from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.turns import Timer, TurnQueues
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Request
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.settings import load_settings
 from ratelimit_service.stores import open_store

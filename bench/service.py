@@ -30,11 +30,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ratelimit_service.commands.picture import draw
 from tests import peers
+from tests.envoyproxy import start_upstream
 from tests.fetching import Missing
 from tests.ports import free_port
 from tests.processes import start_service
 from tests.redis import start_redis
-from tests.upstream import start_upstream
 
 T = TypeVar("T")
 

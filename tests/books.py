@@ -5,7 +5,7 @@ from textwrap import dedent, indent
 from typing import Any
 
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.rule import Entries, counted_entries, counter_key
 from ratelimit_service.rules.sources.yaml_text import YamlText
 

@@ -14,7 +14,7 @@ from ratelimit_service.algorithms import NAMES, open_algorithm
 from ratelimit_service.algorithms.kinds import KINDS
 from ratelimit_service.cli import main
 from ratelimit_service.model import Limit, Unit
-from ratelimit_service.rules.files import limit as reading
+from ratelimit_service.rules.reading import limit as reading
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.rules.syntax.options import BY_MAP, MapType, Option
 from ratelimit_service.rules.syntax.values import DURATION

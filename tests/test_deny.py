@@ -14,8 +14,8 @@ from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.plan import denial
 from ratelimit_service.model import NEVER, Decision
 from ratelimit_service.rules.response import ResponseOptions
+from ratelimit_service.server.admin.envoyproxy_pages import rules_text
 from ratelimit_service.server.admin.status import RulesNow
-from ratelimit_service.server.admin.upstream_pages import rules_text
 from ratelimit_service.server.series import _shown
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore

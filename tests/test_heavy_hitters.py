@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ratelimit_service.system.clock import MINUTE
 from ratelimit_service.telemetry.heavy_hitters import KEPT, Sketch
-from ratelimit_service.telemetry.hot import TURN, HotCounts, RecentHot
+from ratelimit_service.telemetry.top_counts import TURN, RecentTop, TopCounts
 from tests.clocks import Clock
 
 Batch = dict[str, int]
@@ -75,11 +75,11 @@ def test_who_has_more_than_the_error_is_kept_whatever_else_comes() -> None:
 @given(st.lists(st.tuples(st.integers(0, 2 * TURN), BATCHES.map(lambda batches: batches[:1])), max_size=8))
 def test_recent_counts_are_those_since_they_began(steps: list[tuple[int, list[Batch]]]) -> None:
     clock = Clock(0)
-    recent = RecentHot(clock)
+    recent = RecentTop(clock)
     added: list[tuple[int, list[Batch]]] = []
     for pause, batches in steps:
         clock.advance(pause)
-        recent.add(HotCounts(sketch_of(batches), Sketch()))
+        recent.add(TopCounts(sketch_of(batches), Sketch()))
         added.append((clock(), batches))
     began = clock() - round(recent.seconds * 1_000_000)
 
@@ -88,14 +88,14 @@ def test_recent_counts_are_those_since_they_began(steps: list[tuple[int, list[Ba
 
 def test_two_halves_take_turns() -> None:
     clock = Clock(0)
-    recent = RecentHot(clock)
+    recent = RecentTop(clock)
     kept: list[tuple[float, list[str]]] = []
     for number in range(4):
-        recent.add(HotCounts(sketch_of([{f"turn {number}": 1}]), Sketch()))
+        recent.add(TopCounts(sketch_of([{f"turn {number}": 1}]), Sketch()))
         kept.append((recent.seconds, sorted(recent.counts().allowed.counts)))
         clock.advance(5 * MINUTE)
     clock.advance(5 * MINUTE)
-    recent.add(HotCounts(Sketch(), Sketch()))
+    recent.add(TopCounts(Sketch(), Sketch()))
 
     assert kept == [
         (0, ["turn 0"]),

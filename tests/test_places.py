@@ -8,7 +8,7 @@ from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import RulesError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Request
-from ratelimit_service.rules.hot_name import hot_name, read_hot_name
+from ratelimit_service.rules.descriptor_name import descriptor_name, read_descriptor_name
 from ratelimit_service.rules.rule import counter_key, rule_in_full
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND, duration_in_words
@@ -190,7 +190,7 @@ def test_the_ids_are_in_no_key_and_in_no_name_of_a_hot_descriptor() -> None:
     key = counter_key(rule, entries)
 
     assert key == "shop|path=/export|request_id~request_id|places"
-    assert read_hot_name(hot_name(rule, key)).entries == (("path", "/export"), ("request_id", "*"))
+    assert read_descriptor_name(descriptor_name(rule, key)).entries == (("path", "/export"), ("request_id", "*"))
 
 
 def test_a_reload_with_another_hold_and_fewer_places_keeps_who_holds_one() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from ratelimit_service.limiter.refusals import MOST, PER_SECOND, Refusal, RefusalLog
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.bans import FOR_EVER, make_ban
-from ratelimit_service.rules.hot_name import read_hot_name
+from ratelimit_service.rules.descriptor_name import read_descriptor_name
 from ratelimit_service.rules.secret import DIGEST, HashValue
 from ratelimit_service.system.clock import MINUTE, SECOND
 from tests.admin.service import running
@@ -54,7 +54,7 @@ def test_each_refusal_says_who_and_why() -> None:
     shop.ask("user=ada", override=Limit(0, Unit.HOUR, 60 * MINUTE), cost=3)
     found += shop.log.take()
 
-    assert [(".".join(read_hot_name(one.name).rule), one.why, one.words) for one in found] == [
+    assert [(".".join(read_descriptor_name(one.name).rule), one.why, one.words) for one in found] == [
         ("user", "limit", "over 1 per minute"),
         ("never", "deny", "always denied"),
         ("login", "block", "blocked for 15 min, over 0 per minute"),
@@ -64,7 +64,7 @@ def test_each_refusal_says_who_and_why() -> None:
         ("user", "limit", "over 1 per minute"),
         ("", "limit", "over 0 per hour, sent with the request"),
     ]
-    assert [read_hot_name(one.name).entries for one in found[:2]] == [(("user", "ada"),), (("never", "x"),)]
+    assert [read_descriptor_name(one.name).entries for one in found[:2]] == [(("user", "ada"),), (("never", "x"),)]
     assert [one.place.rpartition("/")[2] for one in found[::7]] == ["1.yaml:3", ""]
     assert (found[0].when, found[0].cost, found[-1].cost, found[0].stands_for) == (5 * SECOND, 1, 3, 1)
 
@@ -74,7 +74,7 @@ def test_a_secret_value_is_its_digest_and_shadow_mode_refuses_nothing() -> None:
     shop.ask("token=secret")
     shadow.ask("token=secret")
     (refusal,) = shop.log.take()
-    ((key, value),) = read_hot_name(refusal.name).entries
+    ((key, value),) = read_descriptor_name(refusal.name).entries
 
     assert key == "token"
     assert DIGEST.fullmatch(value)
@@ -103,7 +103,7 @@ def test_each_refusal_of_a_second_is_kept_as_likely_as_another() -> None:
         for number in range(20):
             shop.ask(f"never={number}")
         for one in shop.log.take():
-            times[int(read_hot_name(one.name).entries[0][1])] += 1
+            times[int(read_descriptor_name(one.name).entries[0][1])] += 1
 
     assert sum(times) == 500 * PER_SECOND
     assert 85 < min(times) <= max(times) < 165  # 125 each, and a deviation of 10

@@ -15,11 +15,11 @@ from typing import ClassVar
 from attack.catalogue import Attack, Need, Target
 from attack.frames import SHOULD_RATE_LIMIT, request, user
 from attack.proc import pin
+from tests.envoyproxy import start_upstream
 from tests.ports import free_port
 from tests.processes import ROOT, Process, Service, eventually
 from tests.redis import start_redis
 from tests.transports.certificates import Issued
-from tests.upstream import start_upstream
 
 PEER_RULES = """\
 domain: shop

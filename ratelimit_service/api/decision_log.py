@@ -12,9 +12,9 @@ from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import NEVER, Blocked, Request
-from ratelimit_service.rules.checks.explain import quoted_entries, why_unlimited
 from ratelimit_service.rules.pattern_work import TOO_LONG
-from ratelimit_service.rules.report import quoted
+from ratelimit_service.rules.problems import quoted
+from ratelimit_service.rules.reasons import quoted_entries, why_unlimited
 from ratelimit_service.rules.rule import Rule, per_window
 from ratelimit_service.stores.hit import NO_LIMIT, Hit
 from ratelimit_service.system.clock import SECOND

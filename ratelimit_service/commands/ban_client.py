@@ -24,7 +24,7 @@ from ratelimit_service.commands.operator_port import (
 from ratelimit_service.commands.sources import read_book, read_settings
 from ratelimit_service.errors import BanError, StoreError, UnreachableError
 from ratelimit_service.rules.bans import Ban, check_fits, hidden, key_of, make_ban, read_ban, read_length
-from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.problems import printable
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend

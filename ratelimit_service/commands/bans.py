@@ -12,7 +12,7 @@ from ratelimit_service.commands.sources import env_file_option
 from ratelimit_service.commands.table import aligned
 from ratelimit_service.commands.terminal import echo, echo_json
 from ratelimit_service.rules.bans import Ban, domain_in_words, moment_in_words
-from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.problems import printable
 from ratelimit_service.rules.rule import entries_in_words, plural
 
 _ADDRESS: Final = re.compile(r":\d+$|://|^unix:")

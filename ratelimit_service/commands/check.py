@@ -12,11 +12,11 @@ from ratelimit_service.errors import Problem, RulesError, SettingsError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.envoy import places_notes
 from ratelimit_service.rules.checks.lint import KINDS, lint
-from ratelimit_service.rules.checks.regions import region_notes, without_home
+from ratelimit_service.rules.checks.region_notes import region_notes, without_home
 from ratelimit_service.rules.checks.review import queue_notes, shared_keys
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.problems import LintWarning
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.regions import ONE_REGION, RegionOptions, regions_of
-from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.response import SILENT, ResponseOptions, response_options
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.rules.secret import HashValue
@@ -24,7 +24,7 @@ from ratelimit_service.rules.sources.files import ensure_exists, read_files
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.settings import Section, Settings
 from ratelimit_service.settings.fields import KeyFormat
-from ratelimit_service.stores.redis.upstream import is_upstreams
+from ratelimit_service.stores.redis.envoyproxy import is_upstreams
 
 
 @click.command(

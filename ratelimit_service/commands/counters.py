@@ -28,7 +28,7 @@ from ratelimit_service.commands.terminal import echo, echo_json
 from ratelimit_service.errors import SettingsError, StoreError
 from ratelimit_service.rules.address import from_operator
 from ratelimit_service.rules.book import ANY_DOMAIN, RuleBook
-from ratelimit_service.rules.report import Place, printable
+from ratelimit_service.rules.problems import Place, printable
 from ratelimit_service.rules.rule import Entries, Rule, entries_in_words, limit_in_words, plural, rule_in_words
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend

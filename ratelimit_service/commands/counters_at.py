@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ratelimit_service.commands.operator_port import NOT_THERE, OperatorPort, PortAccess, PortReply, entries_as_json
 from ratelimit_service.errors import StoreError, UnreachableError
-from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.problems import printable
 from ratelimit_service.rules.rule import Entries
 
 _PATH: Final = "/counters/reset"

@@ -38,7 +38,7 @@ from ratelimit_service.model import Descriptor, Limit, RegionMode, Request
 from ratelimit_service.rules.address import from_operator
 from ratelimit_service.rules.bans import Bans, moment_in_words, read_ban
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.checks.explain import (
+from ratelimit_service.rules.reasons import (
     RequestExplanation,
     add_bans,
     charged_rules,

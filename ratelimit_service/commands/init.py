@@ -13,7 +13,7 @@ from ratelimit_service.commands.terminal import echo
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.model import MAX_REQUESTS
 from ratelimit_service.rules.checks.lint import lint
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.files import read_files
 from ratelimit_service.rules.sources.yaml_text import YamlText
 

@@ -18,7 +18,7 @@ from ratelimit_service.commands.probe import GRPC, HTTP, connect, connection_err
 from ratelimit_service.commands.sources import read_settings
 from ratelimit_service.commands.target import check_host
 from ratelimit_service.errors import StoreError, UnreachableError
-from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.problems import printable
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.settings import Section, Settings
 from ratelimit_service.system.address import Tcp, from_here

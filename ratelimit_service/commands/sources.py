@@ -11,8 +11,8 @@ import click
 from ratelimit_service.commands.terminal import echo, echo_json
 from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.leasing import lease_options
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.regions import ONE_REGION, RegionOptions, region_options, regions_of
 from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import HashValue, hash_value_of

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.problems import printable
 
 # Unicode keeps these noncharacters for use inside of a process. So each ESC of a line was written by others; and where
 # others send one of these, the worst is a colour.

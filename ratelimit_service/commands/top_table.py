@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from ratelimit_service.commands.terminal import RED
 from ratelimit_service.errors import StoreError
-from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.problems import printable
 from ratelimit_service.rules.rule import entries_in_words, plural
 from ratelimit_service.system.clock import SECOND, duration_in_words
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges

@@ -7,7 +7,7 @@ from time import perf_counter_ns
 from typing import Final, TypeVar
 
 from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
-from ratelimit_service.limiter.hot import MAX_PENDING, HotLog
+from ratelimit_service.limiter.hit_log import MAX_PENDING, HitLogs
 from ratelimit_service.limiter.plan import Plan, Planner
 from ratelimit_service.limiter.queued import QueuedRequests
 from ratelimit_service.limiter.refusals import RefusalLog
@@ -67,7 +67,7 @@ class Limiter:
         """Time that requests waited for a store that does not answer at once."""
         self.turns = turns or TurnQueues()
         """Requests that wait in queues."""
-        self.hot = HotLog()
+        self.hot = HitLogs()
         """Who is asked about, and refused, most."""
         self.refusals = RefusalLog()
         """Some of the requests that are refused, with why."""

@@ -16,10 +16,10 @@ from ratelimit_service.model import MAX_FIELD, NEVER, Decision, Descriptor, Requ
 from ratelimit_service.rules.address import parse_address
 from ratelimit_service.rules.bans import Bans, find_ban
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.checks.explain import why_unlimited
-from ratelimit_service.rules.hot_name import shortened
+from ratelimit_service.rules.descriptor_name import shortened
 from ratelimit_service.rules.pattern_work import TOO_LONG, PatternBounds, PatternWork
-from ratelimit_service.rules.report import quoted
+from ratelimit_service.rules.problems import quoted
+from ratelimit_service.rules.reasons import why_unlimited
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import (
     REQUEST,

@@ -12,7 +12,7 @@ from math import log, log1p
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
-from ratelimit_service.limiter.hot import name_of
+from ratelimit_service.limiter.hit_log import name_of
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Blocked
 from ratelimit_service.rules.rule import amount_in_words

@@ -20,9 +20,9 @@ from ratelimit_service.errors import BanError, TooLongError
 from ratelimit_service.model import MAX_WINDOW, NEVER, Decision
 from ratelimit_service.rules.address import address_names, canonical_network, from_operator, parse_network
 from ratelimit_service.rules.book import Node, RuleBook, all_nodes
-from ratelimit_service.rules.hot_name import is_cut
+from ratelimit_service.rules.descriptor_name import is_cut
 from ratelimit_service.rules.pattern_work import PatternWork
-from ratelimit_service.rules.report import printable, quoted, shortened
+from ratelimit_service.rules.problems import printable, quoted, shortened
 from ratelimit_service.rules.rule import Entries, Level, Rule, changed_entries, entries_in_words, shared_entries
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 from ratelimit_service.system.duration import read_duration

@@ -17,7 +17,7 @@ from ratelimit_service.rules.data_files import DataFile
 from ratelimit_service.rules.lookup import Lookup, looked_up
 from ratelimit_service.rules.matching import Fit, Matchers, Wildcards
 from ratelimit_service.rules.pattern_work import PatternWork
-from ratelimit_service.rules.report import LintWarning, Place
+from ratelimit_service.rules.problems import LintWarning, Place
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import (
     ALONE,

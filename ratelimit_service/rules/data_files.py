@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from ratelimit_service.errors import Problem, RulesError
-from ratelimit_service.rules.report import LintWarning, Position, Positioned, Report, printable, quoted
+from ratelimit_service.rules.problems import LintWarning, Position, Positioned, Report, printable, quoted
 from ratelimit_service.system.disk import read_file
 
 MAX_BYTES: Final = 32 * 2**20

@@ -12,7 +12,7 @@ from typing import Final
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.rules.book import RuleBook, free_books
 from ratelimit_service.rules.checks.lint import lint
-from ratelimit_service.rules.checks.regions import without_effect
+from ratelimit_service.rules.checks.region_notes import without_effect
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.rules.sources.source import Documents, Given, RuleSource
 from ratelimit_service.rules.syntax.document import Document

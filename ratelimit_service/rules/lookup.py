@@ -7,7 +7,7 @@ that of the entry that came.
 from collections.abc import Mapping
 from typing import NamedTuple, Self
 
-from ratelimit_service.rules.report import Place
+from ratelimit_service.rules.problems import Place
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.rules.secret import HashValue
 

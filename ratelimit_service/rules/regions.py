@@ -7,7 +7,7 @@ from ratelimit_service.algorithms import Algorithm
 from ratelimit_service.algorithms.kinds import Synced, leased
 from ratelimit_service.model import Limit, RegionMode, Regions
 from ratelimit_service.rules.leasing import why_not_leased
-from ratelimit_service.rules.rule import ALONE
+from ratelimit_service.rules.rule import ALONE, Rule, amount_in_words
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
 
@@ -99,3 +99,39 @@ def shared(limit: Limit, mode: RegionMode, options: RegionOptions, floor: int = 
     requests, burst, exceed = (part_of(whole, options) for whole in (limit.requests, limit.burst, limit.exceed))
     burst = limit.kind.burst_of(requests, limit.window, burst)
     return replace(limit, requests=requests, burst=burst, exceed=exceed, regions=regions)
+
+
+def worst_case(rule: Rule) -> tuple[str, ...]:
+    """What the regions allow together at most, which hits wait, and what a region does that is cut off."""
+    limit = rule.limit
+    if limit is None or not rule.regions:
+        return ()
+    if (regions := limit.regions) is None:
+        return ("It has no effect here: each region counts by itself, as if there were no others.",)
+    exact = f"All {regions.number} regions together never allow more than one limit of {regions.whole:,} does."
+    none_wait = "No hit waits for another region."
+    policy = f"on_store_failure answers{f': {rule.on_store_failure}' if rule.on_store_failure else ''}"
+    match regions.mode:
+        case RegionMode.SPLIT:
+            alone = "What one region leaves idle is not used by the others. When it is cut off, nothing changes."
+            return (exact, none_wait, alone)
+        case RegionMode.CENTRAL:
+            waits = "Every hit waits for the home Redis: the way there and back."
+            return (exact, waits, f"When this region is cut off from home, {policy}.")
+        case RegionMode.LEASED:
+            waits = (
+                "A hit waits for the home Redis, the way there and back, when nothing is left of this region's lease"
+            )
+            keeps = policy
+            if limit.floor is not None:
+                waits += " and of its floor"
+                keeps = f"its floor, {amount_in_words(limit.floor)}, and denies the rest"
+            return (exact, f"{waits}.", f"When this region is cut off from home, it spends its lease, then {keeps}.")
+        case RegionMode.SYNCED:
+            above = (regions.number - 1) * regions.whole
+            flooded = (
+                f"All {regions.number} regions together may allow {above:,} above {regions.whole:,} if flooded at once"
+            )
+            excess = "of a steady excess, what comes in twice REGION_SYNC_SECONDS and the ways to home"
+            alone = "When this region is cut off from home, it goes on with what it knows of the others."
+            return (f"{flooded}; {excess}.", none_wait, alone)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.model import NEVER, Limit, RegionMode, Regions
-from ratelimit_service.rules.report import Place
+from ratelimit_service.rules.problems import Place
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.system.clock import duration_in_words
 from ratelimit_service.telemetry.gauges import LEASED, Measured

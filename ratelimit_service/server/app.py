@@ -15,7 +15,7 @@ from ratelimit_service.rules.sources import open_source
 from ratelimit_service.server.admin.endpoints import Methods
 from ratelimit_service.server.admin.server import Addresses, AdminServer
 from ratelimit_service.server.engine import Engine, rules_parser
-from ratelimit_service.server.past import Past
+from ratelimit_service.server.events import Past
 from ratelimit_service.server.workers.supervisor import Supervisor
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address, Tcp, Unix

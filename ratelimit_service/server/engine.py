@@ -14,15 +14,15 @@ from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.turns import TurnQueues
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.leasing import lease_options
 from ratelimit_service.rules.loading import Loading, Parse
 from ratelimit_service.rules.pattern_work import PatternBounds
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.regions import region_options
 from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import hash_value_of
-from ratelimit_service.server.admin.bans import BanMethod
-from ratelimit_service.server.admin.explain import Explainer
+from ratelimit_service.server.admin.bans_api import BanMethod
+from ratelimit_service.server.admin.explain_api import Explainer
 from ratelimit_service.server.admin.resets import ResetMethod
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.server.tracing import TracedMethod, Tracing, traced_store

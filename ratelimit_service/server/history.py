@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.server.minutes import Key, MinuteSums, Numbers
+from ratelimit_service.server.per_minute import Key, MinuteSums, Numbers
 from ratelimit_service.server.series import domain_numbers
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.system.clock import MINUTE, SECOND, Clock, steady_clock

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ratelimit_service.limiter.refusals import MOST, Refusal
-from ratelimit_service.server.hot import described
 from ratelimit_service.server.series import CONTROL
 from ratelimit_service.server.state import ServiceState
+from ratelimit_service.server.top_descriptors import described
 from ratelimit_service.system.clock import SECOND
 
 

@@ -11,10 +11,10 @@ from ratelimit_service.rules.loading import Loading
 from ratelimit_service.stores.store import StoreStatus
 from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.heavy_hitters import HeavyNames
-from ratelimit_service.telemetry.hot import HotSource
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.telemetry.tally import DomainTallies, Tallies, Tally, Totals
+from ratelimit_service.telemetry.top_counts import TopSource
 
 
 class Counted(Protocol):
@@ -53,7 +53,7 @@ class Counted(Protocol):
         """How long requests waited for the store."""
 
     @property
-    def hot(self) -> HotSource:
+    def hot(self) -> TopSource:
         """Which descriptors are asked about, and refused, most."""
 
     @property

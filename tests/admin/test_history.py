@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from ratelimit_service.errors import RpcError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.server.history import MAX_DOMAINS, MAX_RULES, History
-from ratelimit_service.server.minutes import MinuteSums
+from ratelimit_service.server.per_minute import MinuteSums
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.system.clock import MINUTE, SECOND
 from ratelimit_service.telemetry.tally import OUTCOMES, Tallies, Tally

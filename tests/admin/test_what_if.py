@@ -9,8 +9,8 @@ import pytest
 
 from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.server.admin.what_if import Asked, WhatIf, would_refuse
-from ratelimit_service.server.hot import HotDescriptors
 from ratelimit_service.server.state import ServiceState
+from ratelimit_service.server.top_descriptors import TopDescriptors
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.system.clock import MINUTE
 from tests.admin.service import Service, running
@@ -29,7 +29,7 @@ def asked_for_nine_minutes(folder: Path, requests: int, *options: str) -> tuple[
     limit = ", ".join((f"rate_limit: {{unit: minute, requests_per_unit: {requests}}}", *options))
     service.limiter.book = book(f"domain: shop\ndescriptors: [{{key: user, {limit}}}]\n")
     state = ServiceState(service.limiter, service.method, service.loading, service.health, service.store.metrics)
-    hot, refused = HotDescriptors(state, clock), dict.fromkeys(USERS, 0)
+    hot, refused = TopDescriptors(state, clock), dict.fromkeys(USERS, 0)
     for _ in range(9):
         for user, times in USERS.items():
             for _ in range(times):

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from ratelimit_service.commands.check import command
 from ratelimit_service.rules.rule import counter_key
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.upstream import upstream_key
+from ratelimit_service.stores.redis.envoyproxy import upstream_key
 from tests.books import book
 
 GOOD = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\n"

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from ratelimit_service.cli import main
 from ratelimit_service.model import Limit, Unit
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.files import read_files
 from ratelimit_service.system.clock import duration_in_words
 from tests.ports import free_port

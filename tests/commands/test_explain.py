@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from ratelimit_service.cli import main
 from ratelimit_service.model import Limit, Unit
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.files import read_files
 from tests.ports import free_port
 from tests.redis import Redis

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.files import read_files
 from tests import peers
 from tests.clocks import stay_within

@@ -23,7 +23,7 @@ import yaml
 from click import Context
 
 from ratelimit_service.cli import VERBS, main
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.files import read_files
 from tests import peers
 from tests.clocks import stay_within

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 import ratelimit_service
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend, RedisType

@@ -14,7 +14,7 @@ import yaml
 
 import ratelimit_service
 from ratelimit_service.api.health import NAMES
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.settings import SETTINGS
 from tests.deploy.known import max_stop

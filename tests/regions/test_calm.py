@@ -12,7 +12,7 @@ from ratelimit_service.algorithms.kinds import leased as regional
 from ratelimit_service.algorithms.lease import Granted
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.redis.region import RegionAsk
+from ratelimit_service.stores.redis.region_asks import RegionAsk
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 from tests.leases.fleet import Allowed, excess
 from tests.regions.fleet import HomeInPython, RegionInPython

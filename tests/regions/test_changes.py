@@ -19,7 +19,7 @@ from ratelimit_service.algorithms.lease import leasing
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.floors import FRESH, Floors, Record, Register, Shares
-from ratelimit_service.stores.redis.region import RegionAsk
+from ratelimit_service.stores.redis.region_asks import RegionAsk
 from ratelimit_service.system.clock import DAY, SECOND
 from tests.leases.fleet import excess
 from tests.regions.fleet import KEY, Fleet, HomeInPython, Process, Region, RegionInPython, play

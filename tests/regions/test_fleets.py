@@ -15,7 +15,7 @@ from ratelimit_service.algorithms import NAMES, open_algorithm
 from ratelimit_service.algorithms.kinds import leased as regional
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.redis.region import RegionAsk
+from ratelimit_service.stores.redis.region_asks import RegionAsk
 from ratelimit_service.system.clock import SECOND
 from tests.leases.fleet import excess
 from tests.redis import Redis

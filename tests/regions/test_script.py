@@ -14,7 +14,7 @@ from ratelimit_service.algorithms.lease import Granted
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.region import RegionAsk, RegionScript, at_home
+from ratelimit_service.stores.redis.region_asks import RegionAsk, RegionScript, at_home
 from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND

@@ -9,7 +9,7 @@ from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.checks.explain import explain, why_unlimited
+from ratelimit_service.rules.reasons import explain, why_unlimited
 from ratelimit_service.rules.rule import Entries, Rule, counter_key
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore

@@ -22,7 +22,7 @@ from ratelimit_service.rules.bans import (
     read_ban,
     read_length,
 )
-from ratelimit_service.rules.hot_name import read_hot_name
+from ratelimit_service.rules.descriptor_name import read_descriptor_name
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
@@ -397,7 +397,7 @@ def test_what_is_shown_of_a_request_bans_it(asked: str, also: str, not_this: str
     assert rules is not None
     shop.ask(asked)
     hot = shop.limiter.hot.take()
-    names = [read_hot_name(name).entries for counts in (hot.allowed, hot.refused) for name in counts.counts]
+    names = [read_descriptor_name(name).entries for counts in (hot.allowed, hot.refused) for name in counts.counts]
 
     # Where no rule counts, nothing is shown: the operator has the request from elsewhere.
     shown = names[0] if names else entries_of(asked)

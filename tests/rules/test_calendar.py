@@ -3,10 +3,10 @@
 import pytest
 
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
-from ratelimit_service.rules.checks.explain import explain, explanation_as_json
 from ratelimit_service.rules.checks.lint import lint
+from ratelimit_service.rules.reasons import explain, explanation_as_json
 from ratelimit_service.rules.rule import Rule, counter_key, rule_in_words
-from ratelimit_service.server.admin.upstream_pages import rules_text
+from ratelimit_service.server.admin.envoyproxy_pages import rules_text
 from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.system.clock import DAY
 from tests.books import book

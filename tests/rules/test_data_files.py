@@ -17,7 +17,7 @@ from ratelimit_service.rules.data_files import (
     DataFile,
     DataFiles,
 )
-from ratelimit_service.rules.report import Position, Report
+from ratelimit_service.rules.problems import Position, Report
 
 AT = Position(7, 9)
 

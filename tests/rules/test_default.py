@@ -11,8 +11,8 @@ from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.checks.explain import explain, explanation_as_json, why_unlimited
 from ratelimit_service.rules.checks.lint import lint
+from ratelimit_service.rules.reasons import explain, explanation_as_json, why_unlimited
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.stores.memory import MemoryStore
 from tests.books import book, matched

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ratelimit_service.errors import ComparisonError, RulesError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.diff import RuleChange, compared, diff, limits_in_words
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from tests.books import book

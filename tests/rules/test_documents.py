@@ -11,7 +11,7 @@ from ratelimit_service.commands.rules.cases import read_cases
 from ratelimit_service.commands.rules.run import run_case
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.lint import lint
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.sources.files import read_files
 from ratelimit_service.rules.sources.yaml_text import YamlText

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ratelimit_service.rules.checks.lint import KINDS, lint
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.files import read_files
 from ratelimit_service.rules.syntax.options import OPTIONS
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.loading import Loading
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.files import RulesFiles
 
 Story = Callable[["Watched"], Awaitable[None]]

@@ -19,10 +19,10 @@ from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.rules.address import from_operator
 from ratelimit_service.rules.book import RuleBook, free_books
 from ratelimit_service.rules.checks.diff import diff
-from ratelimit_service.rules.checks.explain import explain
 from ratelimit_service.rules.checks.lint import lint
-from ratelimit_service.rules.files.fits import MAX_ALL_VALUES, MAX_LIST_BYTES
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.fits import MAX_ALL_VALUES, MAX_LIST_BYTES
+from ratelimit_service.rules.reading.parse import parse
+from ratelimit_service.rules.reasons import explain
 from ratelimit_service.rules.rule import Rule, counted_entries, counter_key, metric_path
 from ratelimit_service.rules.secret import NO_SECRETS, HashValue
 from ratelimit_service.rules.sources.yaml_text import YamlText

@@ -4,8 +4,8 @@ import pytest
 
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.lint import lint
-from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.leasing import NO_LEASES, LeaseOptions, lease_options
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.settings import load_settings
 

@@ -9,8 +9,8 @@ import pytest
 
 from ratelimit_service.errors import Problem
 from ratelimit_service.rules.data_files import read_data_file
-from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.loading import Loading
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.source import Documents, Given
 from tests.rules.test_nodes import JsonRules, limit
 from tests.stores.redis_stores import until

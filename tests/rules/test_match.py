@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.rule import Entries, counter_key, metric_path
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from tests.books import book

@@ -7,8 +7,8 @@ import pytest
 
 from ratelimit_service.errors import RulesError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.report import Report
+from ratelimit_service.rules.problems import Report
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.syntax.document import Field, Scalar, YamlList, YamlMap, YamlNode
 from tests.books import matched
 

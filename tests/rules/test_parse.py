@@ -8,8 +8,8 @@ from ratelimit_service.errors import RulesError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.diff import diff
-from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.report import MAX_PROBLEMS, Place
+from ratelimit_service.rules.problems import MAX_PROBLEMS, Place
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.system.clock import HOUR

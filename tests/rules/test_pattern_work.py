@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from ratelimit_service.errors import TooLongError
 from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.rules.bans import Bans, find_ban, make_ban
-from ratelimit_service.rules.checks.explain import explain
 from ratelimit_service.rules.matching import Wildcards
 from ratelimit_service.rules.pattern_work import PatternBounds, PatternWork
+from ratelimit_service.rules.reasons import explain
 from ratelimit_service.system.clock import HOUR
 from tests.books import book
 from tests.clocks import Clock

@@ -10,9 +10,9 @@ from ratelimit_service.errors import RulesError
 from ratelimit_service.model import Limit, RegionMode, Regions, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.lint import lint
-from ratelimit_service.rules.checks.regions import region_notes, without_effect, worst_case
+from ratelimit_service.rules.checks.region_notes import region_notes, without_effect
 from ratelimit_service.rules.leasing import LeaseOptions
-from ratelimit_service.rules.regions import ONE_REGION, RegionOptions, region_options, regions_of
+from ratelimit_service.rules.regions import ONE_REGION, RegionOptions, region_options, regions_of, worst_case
 from ratelimit_service.rules.rule import Rule, rule_in_full
 from ratelimit_service.settings import load_settings
 from ratelimit_service.system.clock import MINUTE

@@ -11,8 +11,8 @@ from ratelimit_service.errors import RulesError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.checks.explain import explain, explanation_as_json, why_unlimited
 from ratelimit_service.rules.checks.lint import lint
+from ratelimit_service.rules.reasons import explain, explanation_as_json, why_unlimited
 from ratelimit_service.rules.rule import Entries, counted_entries, counter_key
 from ratelimit_service.rules.secret import DIGEST, HashValue
 from ratelimit_service.stores.memory import MemoryStore

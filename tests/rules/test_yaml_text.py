@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from yaml._yaml import CParser
 
 from ratelimit_service.errors import Problem, RulesError
-from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.report import Report
+from ratelimit_service.rules.problems import Report
+from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.yaml_text import MAX_BYTES, Composer, YamlText, resolve
 from ratelimit_service.rules.syntax.document import Scalar, Value, YamlList, YamlMap, printed
 

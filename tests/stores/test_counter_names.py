@@ -11,8 +11,8 @@ from ratelimit_service.rules.rule import Entries, Rule, counted_entries, counter
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.counter_names import Counter, OwnKeyParser, UpstreamKeyParser
+from ratelimit_service.stores.redis.envoyproxy import UpstreamScript, is_upstreams
 from ratelimit_service.stores.redis.keys import cluster_key, plain_key
-from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.system.clock import MINUTE
 from ratelimit_service.telemetry.tally import Tally
 from tests.books import book

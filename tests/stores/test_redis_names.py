@@ -17,9 +17,9 @@ from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.rule import ALONE, REQUEST, Level, Rule, counter_key
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.stores.redis.envoyproxy import UpstreamScript, is_upstreams
 from ratelimit_service.stores.redis.keys import cluster_key, cluster_second, first_counter, plain_second, slot_of
 from ratelimit_service.stores.redis.target import is_per_second
-from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.system.clock import DAY, MINUTE
 from ratelimit_service.telemetry.tally import Tally

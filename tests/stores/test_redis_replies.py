@@ -21,14 +21,14 @@ from ratelimit_service.model import Decision, Limit, Queued, RegionMode, Regions
 from ratelimit_service.rules.bans import Bans
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.redis.envoyproxy import UpstreamScript
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.leases import Ask, LeasedCounter
 from ratelimit_service.stores.redis.link import MAX_REPLY
-from ratelimit_service.stores.redis.region import RegionScript, at_home
+from ratelimit_service.stores.redis.region_asks import RegionScript, at_home
 from ratelimit_service.stores.redis.replies import read_time
 from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.stores.redis.topology import read_redirection, slot_map
-from ratelimit_service.stores.redis.upstream import UpstreamScript
 from ratelimit_service.system.address import Tcp
 from ratelimit_service.system.clock import MINUTE, SECOND
 from ratelimit_service.telemetry.tally import Tally

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.clocks import stay_within
+from tests.envoyproxy import start_upstream
 from tests.processes import ask, start_service
 from tests.redis import Redis, start_redis
-from tests.upstream import start_upstream
 
 RULES = """
 domain: shop

@@ -10,7 +10,7 @@ asks at a time; `asked_until` is when another one may, should that one have died
 `deposit`. When a lease has ended, `collect` takes out what is left of it, for home. The clock of the holder is that of
 the region's Redis.
 
-State: `RegionCounter`. The Lua twin is `leased.lua`, and `region.lua` in `stores/redis` for deposits and collections.
+State: `RegionCounter`. The Lua twin is `leased.lua`, and `deposit.lua` in `stores/redis` for deposits and collections.
 """
 
 from collections.abc import Callable, Iterable

@@ -25,7 +25,7 @@ from ratelimit_service.commands.sources import (
 from ratelimit_service.commands.terminal import GREEN, RED, echo, echo_json
 from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.problems import printable
 from ratelimit_service.rules.rule import entries_in_words, plural
 from ratelimit_service.rules.sources.files import read_files
 

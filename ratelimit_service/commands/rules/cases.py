@@ -14,7 +14,7 @@ from ratelimit_service.commands.request import ENTRY, LIMIT, descriptors
 from ratelimit_service.commands.rules.expected import ExpectedLimit, read_limits
 from ratelimit_service.errors import RulesError
 from ratelimit_service.model import Descriptor, Limit
-from ratelimit_service.rules.report import Report, nearest, quoted
+from ratelimit_service.rules.problems import Report, nearest, quoted
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.rules.syntax.document import (
@@ -25,7 +25,7 @@ from ratelimit_service.rules.syntax.document import (
     YamlNode,
     kind_of,
 )
-from ratelimit_service.rules.syntax.reading import given
+from ratelimit_service.rules.syntax.maps import given
 from ratelimit_service.rules.syntax.values import COUNT, FLAG, JSON, NAME, TEXT, choice, count
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.system.duration import read_duration

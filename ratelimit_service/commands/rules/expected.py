@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.model import MAX_REQUESTS, Limit
-from ratelimit_service.rules.files.calendar import read_calendar
-from ratelimit_service.rules.files.limit import read_queue
-from ratelimit_service.rules.report import Report, quoted
+from ratelimit_service.rules.problems import Report, quoted
+from ratelimit_service.rules.reading.calendar import read_calendar
+from ratelimit_service.rules.reading.limit import read_queue
 from ratelimit_service.rules.rule import Rule, rule_in_full
 from ratelimit_service.rules.syntax.document import YamlMap, YamlNode
+from ratelimit_service.rules.syntax.maps import read_options
 from ratelimit_service.rules.syntax.options import BY_MAP, MapType
-from ratelimit_service.rules.syntax.reading import read_options
 from ratelimit_service.rules.syntax.values import NAME, Excess
 from ratelimit_service.rules.window import Window, read_window
 

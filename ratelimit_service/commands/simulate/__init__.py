@@ -13,9 +13,9 @@ from ratelimit_service.algorithms import NAMES
 from ratelimit_service.commands.duration import DURATION
 from ratelimit_service.commands.simulate.logs import FORMATS, Reader, Record, UnreadLine
 from ratelimit_service.commands.simulate.mapping import Mapping
+from ratelimit_service.commands.simulate.output import as_csv, as_json, as_svg, lines
 from ratelimit_service.commands.simulate.patterns import FIELDS, MAX_PATTERN, PATTERNS, count_of, generate
 from ratelimit_service.commands.simulate.replay import Replay, Side, counted_by
-from ratelimit_service.commands.simulate.report import as_csv, as_json, as_svg, lines
 from ratelimit_service.commands.sources import (
     env_file_option,
     exit_broken,

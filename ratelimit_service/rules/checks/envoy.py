@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ratelimit_service.rules.book import Node, RuleBook
-from ratelimit_service.rules.report import LintWarning, warning_at
+from ratelimit_service.rules.problems import LintWarning, warning_at
 from ratelimit_service.rules.rule import Rule
 
 Item = Mapping[str, Any]

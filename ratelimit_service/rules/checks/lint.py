@@ -18,7 +18,7 @@ from ratelimit_service.rules.book import Domain, RuleBook, all_nodes
 from ratelimit_service.rules.checks.review import review
 from ratelimit_service.rules.checks.slow_regex import slow_regexes
 from ratelimit_service.rules.checks.unreached import review_levels
-from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted, shortened, warning_at
+from ratelimit_service.rules.problems import LintWarning, Positioned, Report, quoted, shortened, warning_at
 from ratelimit_service.rules.response import limit_name
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.system.clock import DAY

@@ -16,13 +16,13 @@ from ratelimit_service.algorithms.kinds import Elastic
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.address import Network, address_text
 from ratelimit_service.rules.book import Domain, Node, RuleBook, all_nodes
-from ratelimit_service.rules.checks.regions import review_regions
+from ratelimit_service.rules.checks.region_notes import review_regions
 from ratelimit_service.rules.matching import Fit
-from ratelimit_service.rules.report import LintWarning, Report, nearest, quoted, warning_at
+from ratelimit_service.rules.problems import LintWarning, Report, nearest, quoted, warning_at
 from ratelimit_service.rules.rule import Rule, limit_in_words, plural
 from ratelimit_service.rules.syntax.document import YamlMap
+from ratelimit_service.rules.syntax.maps import given
 from ratelimit_service.rules.syntax.options import OPTIONS, MapType
-from ratelimit_service.rules.syntax.reading import given
 from ratelimit_service.rules.syntax.values import Excess
 from ratelimit_service.system.clock import DAY, SECOND, delay_in_words, duration_in_words
 

@@ -15,7 +15,7 @@ from ratelimit_service.rules.book import Node, RuleBook, all_nodes
 from ratelimit_service.rules.checks.regex_examples import examples
 from ratelimit_service.rules.matching import Fit
 from ratelimit_service.rules.pattern_work import DEFAULT_BOUNDS, longest_value, unbounded
-from ratelimit_service.rules.report import LintWarning, quoted, warning_at
+from ratelimit_service.rules.problems import LintWarning, quoted, warning_at
 
 SLOW_NS: Final = 1_000_000
 """A request may have several such values, and keeps no other from its answer for more than 10 ms."""

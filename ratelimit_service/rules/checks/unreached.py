@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from ratelimit_service.rules.address import address_text
 from ratelimit_service.rules.book import Domain, Node
 from ratelimit_service.rules.matching import EXACT, FILE_ORDER, KEY_ALONE, Fit, Matchers, Rank, standing
-from ratelimit_service.rules.report import LintWarning, quoted, warning_at
+from ratelimit_service.rules.problems import LintWarning, quoted, warning_at
 
 _ANY_TEXT = "\0"
 """A character that no literal of a pattern contains, because YAML has no NUL; only a `*` matches it. So a pattern

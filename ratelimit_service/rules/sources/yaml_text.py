@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import yaml
 
-from ratelimit_service.rules.report import Position, Report, quoted, shortened
+from ratelimit_service.rules.problems import Position, Report, quoted, shortened
 from ratelimit_service.rules.syntax.document import Field, Scalar, Value, YamlList, YamlMap, YamlNode, kind_of
 
 try:

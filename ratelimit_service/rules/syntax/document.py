@@ -4,7 +4,7 @@ import math
 from decimal import Decimal
 from typing import NamedTuple, Protocol
 
-from ratelimit_service.rules.report import Report, quoted, shortened
+from ratelimit_service.rules.problems import Report, quoted, shortened
 
 Value = str | bool | int | float | None
 """The value of a scalar."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ratelimit_service.model import MAX_REQUESTS, MAX_WINDOW
-from ratelimit_service.rules.report import Report, nearest, quoted, shortened
+from ratelimit_service.rules.problems import Report, nearest, quoted, shortened
 from ratelimit_service.rules.response import MAX_JITTER, Jitter
 from ratelimit_service.rules.syntax.document import Scalar, YamlList, YamlMap, YamlNode, kind_of, printed
 from ratelimit_service.rules.window import UNITS, Window, read_window

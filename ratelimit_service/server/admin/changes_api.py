@@ -8,7 +8,7 @@ from aiohttp import web
 
 from ratelimit_service.errors import RpcError
 from ratelimit_service.server.admin.access import client_of
-from ratelimit_service.server.admin.bans import listing
+from ratelimit_service.server.admin.bans_api import listing
 from ratelimit_service.server.admin.json_api import (
     HEADERS,
     BytesMethod,

@@ -12,9 +12,10 @@ from aiohttp import web
 
 from ratelimit_service.errors import RpcError
 from ratelimit_service.server.admin.access import client_of
-from ratelimit_service.server.admin.bans import banning, unbanning
+from ratelimit_service.server.admin.bans_api import banning, unbanning
 from ratelimit_service.server.admin.changes_api import changes, lists_bans
 from ratelimit_service.server.admin.connection import Turns
+from ratelimit_service.server.admin.envoyproxy_pages import rules_text, stats_text
 from ratelimit_service.server.admin.json_api import (
     HEADERS,
     BytesMethod,
@@ -29,14 +30,13 @@ from ratelimit_service.server.admin.page_files import PATH, PageFiles
 from ratelimit_service.server.admin.resets import resetting
 from ratelimit_service.server.admin.shared_response import Begin, SharedResponse
 from ratelimit_service.server.admin.status import Listening, StatusPage
-from ratelimit_service.server.admin.upstream_pages import rules_text, stats_text
 from ratelimit_service.server.admin.what_if import WhatIf
+from ratelimit_service.server.events import Past
 from ratelimit_service.server.history import History
-from ratelimit_service.server.hot import HotDescriptors, of_rule
 from ratelimit_service.server.metrics import Metrics
-from ratelimit_service.server.past import Past
 from ratelimit_service.server.refusals import LastRefusals
 from ratelimit_service.server.state import ServiceState
+from ratelimit_service.server.top_descriptors import TopDescriptors, of_rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.shown import shown_settings
 from ratelimit_service.telemetry.logs import about
@@ -91,7 +91,7 @@ class Endpoints:
         self._shown_settings = json.dumps({"settings": shown}) + "\n"
         self._metrics = Metrics(state, http=http_metrics, extra_labels=settings.extra_tags)
         self._history = History(state)
-        self._hot = HotDescriptors(state)
+        self._hot = TopDescriptors(state)
         self._refusals = LastRefusals(state)
         self._what_if = WhatIf(state, self._hot)
         self._status = StatusPage(state, self._history, self._hot, past)

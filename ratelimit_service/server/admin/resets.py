@@ -11,7 +11,7 @@ from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.address import from_operator
-from ratelimit_service.rules.report import printable, shortened
+from ratelimit_service.rules.problems import printable, shortened
 from ratelimit_service.rules.rule import Entries, entries_in_words, plural
 from ratelimit_service.server.admin.answers import Answers
 from ratelimit_service.server.admin.changes import read_change

@@ -29,8 +29,8 @@ from ratelimit_service.server.admin.cross_site import refuse_cross_site, refuse_
 from ratelimit_service.server.admin.endpoints import TEXT, Endpoint, Endpoints, Methods
 from ratelimit_service.server.admin.status import Listening
 from ratelimit_service.server.admin.tls import HttpTls, TlsConnection
+from ratelimit_service.server.events import Past
 from ratelimit_service.server.history import LOOK_SECONDS
-from ratelimit_service.server.past import Past
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address, Tcp, Unix

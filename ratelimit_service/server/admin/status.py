@@ -15,12 +15,12 @@ from ratelimit_service.rules.bans import Ban
 from ratelimit_service.rules.rule import Rule, amount_in_words, counting_in_words, entries_in_words, rule_in_words
 from ratelimit_service.server.admin.recent_counts import RecentCounts
 from ratelimit_service.server.admin.troubles import troubles
+from ratelimit_service.server.events import Past
 from ratelimit_service.server.history import History, named
-from ratelimit_service.server.hot import HotDescriptors
-from ratelimit_service.server.minutes import MINUTES, Numbers
-from ratelimit_service.server.past import Past
+from ratelimit_service.server.per_minute import MINUTES, Numbers
 from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState
+from ratelimit_service.server.top_descriptors import TopDescriptors
 from ratelimit_service.system.clock import SECOND, system_clock
 from ratelimit_service.system.cpus import cpu_seconds
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
@@ -43,7 +43,7 @@ class Listening(NamedTuple):
 class StatusPage:
     """The text of `/status`; times in it are seconds since the epoch."""
 
-    def __init__(self, state: ServiceState, history: History, hot: HotDescriptors, past: Past) -> None:
+    def __init__(self, state: ServiceState, history: History, hot: TopDescriptors, past: Past) -> None:
         self.listening: Sequence[Listening] = ()
         self._state = state
         self._history = history

@@ -18,8 +18,8 @@ from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.model import MAX_REQUESTS
 from ratelimit_service.rules.rule import amount_in_words
 from ratelimit_service.server.history import rule_named
-from ratelimit_service.server.hot import HotDescriptors, of_rule
 from ratelimit_service.server.state import ServiceState
+from ratelimit_service.server.top_descriptors import TopDescriptors, of_rule
 from ratelimit_service.system.clock import SECOND
 
 
@@ -51,7 +51,7 @@ def evenly_refused(hits: float, requests: int, windows: float) -> float:
 class WhatIf:
     """Answers what other limits would have refused."""
 
-    def __init__(self, state: ServiceState, hot: HotDescriptors) -> None:
+    def __init__(self, state: ServiceState, hot: TopDescriptors) -> None:
         self._state = state
         self._hot = hot
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError
-from ratelimit_service.server.admin.explain import HOLDERS, explanation_text, explanations_in_line, show_holders
+from ratelimit_service.server.admin.explain_api import HOLDERS, explanation_text, explanations_in_line, show_holders
 from ratelimit_service.server.workers.dispatch import Dispatcher
 from ratelimit_service.server.workers.slot import WorkerSlot
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from ratelimit_service.limiter.hot import HotLog
+from ratelimit_service.limiter.hit_log import HitLogs
 from ratelimit_service.limiter.refusals import Refusal, RefusalSums
 from ratelimit_service.rules.bans import BanSummary
 from ratelimit_service.rules.book import RuleBook
@@ -35,10 +35,10 @@ from ratelimit_service.settings import Settings
 from ratelimit_service.stores.store import LostServer
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 from ratelimit_service.telemetry.heavy_hitters import HeavyNames, Sketch
-from ratelimit_service.telemetry.hot import HotSums
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import BLOCK, Metric, merge_metrics, pack_metrics, without_gauges
 from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Path, Tallies, Tally, Totals
+from ratelimit_service.telemetry.top_counts import TopSums
 
 RuleCounts = tuple[Path, Path, Sequence[int]]
 """A rule's path; the path of one of its values, if it counts them apart; and its counts, in the order of NUMBERS."""
@@ -145,7 +145,7 @@ def _gauges_of(rules: Iterable[Rule], gauges: Mapping[Tally, Gauges]) -> Iterato
     return ((rule.path, gauges[rule.tally]) if rule.tally in gauges else None for rule in rules)
 
 
-def _take_hot(log: HotLog) -> Iterator[Item]:
+def _take_hot(log: HitLogs) -> Iterator[Item]:
     """The sketches of a log, of which there are several of each number."""
     return ((number, packed) for number, sketch in enumerate(log.take()) for packed in sketch.packed(_NAMES))
 
@@ -166,7 +166,7 @@ class MergedCounts:
         self.unmatched = HeavyNames()
         self.domains = DomainTallies()
         self.waits = Latency()
-        self.hot = HotSums()
+        self.hot = TopSums()
         self.refusals = RefusalSums()
         self.calls = 0
         self.latency = Latency()

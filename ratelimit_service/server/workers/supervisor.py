@@ -17,7 +17,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.data_files import DataFile
 from ratelimit_service.rules.loading import Loading
 from ratelimit_service.rules.syntax.document import Document
-from ratelimit_service.server.past import Past
+from ratelimit_service.server.events import Past
 from ratelimit_service.server.state import Death, ServiceState
 from ratelimit_service.server.workers.channel import PIECE, Message, settings_as_json, text_of
 from ratelimit_service.server.workers.dispatch import Dispatcher

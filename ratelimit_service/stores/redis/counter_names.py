@@ -17,7 +17,7 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import Domain, Node, RuleBook, rule_at
 from ratelimit_service.rules.rule import POOL, Address, Rule, counter_key
 from ratelimit_service.stores.redis.keys import VERSION, cluster_counter, plain_counter
-from ratelimit_service.stores.redis.region import HOME
+from ratelimit_service.stores.redis.region_asks import HOME
 from ratelimit_service.system.clock import SECOND
 
 

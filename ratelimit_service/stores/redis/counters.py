@@ -39,6 +39,7 @@ from ratelimit_service.stores.redis.counter_names import (
     at_home,
     pool_in_words,
 )
+from ratelimit_service.stores.redis.envoyproxy import UpstreamScript, is_upstreams, upstream_key
 from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.keys import (
     SLOTS,
@@ -65,7 +66,6 @@ from ratelimit_service.stores.redis.target import (
     redis_of,
 )
 from ratelimit_service.stores.redis.topology import Sentinels, SlotMap, node_address, read_slot_map
-from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams, upstream_key
 from ratelimit_service.system.address import Address, Unix
 from ratelimit_service.system.clock import DAY, Clock
 

@@ -17,7 +17,7 @@ from ratelimit_service.stores.hit import Hit, NamedCounter
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.link import call_script, within
-from ratelimit_service.stores.redis.region import HOME, RegionAsk, StepScript
+from ratelimit_service.stores.redis.region_asks import HOME, RegionAsk, StepScript
 from ratelimit_service.stores.redis.replies import fitting, integers
 from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.stores.redis.topology import Topology

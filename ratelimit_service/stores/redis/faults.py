@@ -10,7 +10,7 @@ from time import monotonic, time
 from typing import Final, NamedTuple
 
 from ratelimit_service.errors import StoreError
-from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.problems import printable
 from ratelimit_service.stores.store import LostServer
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.logs import about, iso_time

@@ -42,7 +42,7 @@ from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.leases import Ask
 from ratelimit_service.stores.redis.link import call_script, within
-from ratelimit_service.stores.redis.region import HOME, RegionAsk, RegionScript, at_home
+from ratelimit_service.stores.redis.region_asks import HOME, RegionAsk, RegionScript, at_home
 from ratelimit_service.stores.redis.register import Registrar
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
 from ratelimit_service.stores.redis.script import Answer, BatchScript, Group, Part, ScriptCall

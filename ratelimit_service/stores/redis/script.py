@@ -39,7 +39,7 @@ from ratelimit_service.stores.hit import Hit, OnCounter, common_counter
 from ratelimit_service.stores.redis.floors import Floors
 from ratelimit_service.stores.redis.keys import VERSION, cluster_key, cluster_second, plain_key, plain_second
 from ratelimit_service.stores.redis.leases import Ask
-from ratelimit_service.stores.redis.region import RegionAsk
+from ratelimit_service.stores.redis.region_asks import RegionAsk
 from ratelimit_service.stores.redis.replies import MISFIT, integers, misfit
 from ratelimit_service.stores.redis.requests import PendingRequest
 from ratelimit_service.stores.redis.script_text import script_text

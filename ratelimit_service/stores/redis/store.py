@@ -21,6 +21,7 @@ from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.bans import BanFollower, BanTable
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
+from ratelimit_service.stores.redis.envoyproxy import UpstreamScript, is_upstreams
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.floors import Floors
 from ratelimit_service.stores.redis.home import Home
@@ -42,7 +43,6 @@ from ratelimit_service.stores.redis.target import (
     redis_of,
 )
 from ratelimit_service.stores.redis.topology import Topology, open_topology
-from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.system.clock import DAY, SECOND, Clock, system_clock
 from ratelimit_service.telemetry.gauges import Gauges

@@ -6,11 +6,11 @@ from typing import Any, Final, NamedTuple
 from ratelimit_service.algorithms import PLACES, Algorithm, open_algorithm
 from ratelimit_service.algorithms.kinds import Block, Places, Queue, queue
 from ratelimit_service.model import MAX_REQUESTS, PLAIN, Kind, Limit, Unit
-from ratelimit_service.rules.files.calendar import read_calendar
-from ratelimit_service.rules.report import Positioned, Report, quoted
+from ratelimit_service.rules.problems import Positioned, Report, quoted
+from ratelimit_service.rules.reading.calendar import read_calendar
 from ratelimit_service.rules.syntax.document import YamlMap
+from ratelimit_service.rules.syntax.maps import given, limit_fields, missing, read_options
 from ratelimit_service.rules.syntax.options import BY_MAP, LIMITING, OF_PLACES, WITHOUT_LIMIT, MapType
-from ratelimit_service.rules.syntax.reading import given, limit_fields, missing, read_options
 from ratelimit_service.rules.syntax.values import Excess
 from ratelimit_service.rules.window import Window, largest_unit
 from ratelimit_service.system.calendar import Calendar

@@ -1,53 +1,18 @@
-"""How regions share limits, in words: what `explain` says of the worst case, and what `check` says of each file."""
+"""What `check` and the log of a load say of limits that regions share."""
 
 from collections.abc import Iterator
 from typing import Final
 
 from ratelimit_service.model import RegionMode
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.problems import LintWarning, quoted, warning_at
 from ratelimit_service.rules.regions import needs_home
-from ratelimit_service.rules.report import LintWarning, quoted, warning_at
-from ratelimit_service.rules.rule import Rule, amount_in_words, plural
+from ratelimit_service.rules.rule import Rule, plural
 from ratelimit_service.system.clock import MINUTE, duration_in_words
 
+_WAITING: Final = (RegionMode.CENTRAL, RegionMode.LEASED)
 _FEW: Final = 50
 """Requests: a lease of so small a limit is a few of them, and most have to wait for the next one."""
-
-
-def worst_case(rule: Rule) -> tuple[str, ...]:
-    """What the regions allow together at most, which hits wait, and what a region does that is cut off."""
-    limit = rule.limit
-    if limit is None or not rule.regions:
-        return ()
-    if (regions := limit.regions) is None:
-        return ("It has no effect here: each region counts by itself, as if there were no others.",)
-    exact = f"All {regions.number} regions together never allow more than one limit of {regions.whole:,} does."
-    none_wait = "No hit waits for another region."
-    policy = f"on_store_failure answers{f': {rule.on_store_failure}' if rule.on_store_failure else ''}"
-    match regions.mode:
-        case RegionMode.SPLIT:
-            alone = "What one region leaves idle is not used by the others. When it is cut off, nothing changes."
-            return (exact, none_wait, alone)
-        case RegionMode.CENTRAL:
-            waits = "Every hit waits for the home Redis: the way there and back."
-            return (exact, waits, f"When this region is cut off from home, {policy}.")
-        case RegionMode.LEASED:
-            waits = (
-                "A hit waits for the home Redis, the way there and back, when nothing is left of this region's lease"
-            )
-            keeps = policy
-            if limit.floor is not None:
-                waits += " and of its floor"
-                keeps = f"its floor, {amount_in_words(limit.floor)}, and denies the rest"
-            return (exact, f"{waits}.", f"When this region is cut off from home, it spends its lease, then {keeps}.")
-        case RegionMode.SYNCED:
-            above = (regions.number - 1) * regions.whole
-            flooded = (
-                f"All {regions.number} regions together may allow {above:,} above {regions.whole:,} if flooded at once"
-            )
-            excess = "of a steady excess, what comes in twice REGION_SYNC_SECONDS and the ways to home"
-            alone = "When this region is cut off from home, it goes on with what it knows of the others."
-            return (f"{flooded}; {excess}.", none_wait, alone)
 
 
 def without_effect(book: RuleBook) -> LintWarning | None:
@@ -98,6 +63,3 @@ def region_notes(book: RuleBook) -> Iterator[LintWarning]:
                 "than the way there and back, such as timeout: 0.5s, and has 20 ms by default"
             )
             yield warning_at(rule.place, "regions", message)
-
-
-_WAITING: Final = (RegionMode.CENTRAL, RegionMode.LEASED)

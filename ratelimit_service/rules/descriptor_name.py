@@ -24,7 +24,7 @@ _TOO_LONG: Final = "(too long to show)"
 _CUT: Final = re.compile("…[0-9a-f]{16}\\Z")
 
 
-class HotName(NamedTuple):
+class NameParts(NamedTuple):
     """What a name tells."""
 
     domain: str
@@ -37,7 +37,7 @@ class HotName(NamedTuple):
     """As they are counted. Where values share a counter, their pattern."""
 
 
-def hot_name(rule: Rule, key: str) -> str:
+def descriptor_name(rule: Rule, key: str) -> str:
     """The name for the counter with this key."""
     if len(key) <= _MAX_KEY_LENGTH:
         return f"{rule.hot_prefix}{key}"
@@ -68,13 +68,13 @@ def key_without_counter(rule: Rule, domain: str, entries: Entries) -> str:
     return f"{escaped(domain)}{counter_key(rule, entries)[len(rule.key_prefix) :]}"
 
 
-def read_hot_name(name: str) -> HotName:
+def read_descriptor_name(name: str) -> NameParts:
     """What the name tells."""
     levels, _, key = name.partition("||")
     of_any, levels = levels.startswith("|"), levels.removeprefix("|")
     domain, *parts = key.split("|")
     domain = unquote(domain)
-    return HotName(
+    return NameParts(
         domain,
         tuple(map(unquote, levels.split("|"))) if levels else (),
         "*" if of_any else domain,

@@ -15,13 +15,13 @@ from ratelimit_service.rules.address import Network, by_prefix, canonical, parse
 from ratelimit_service.rules.data_files import DataFiles
 from ratelimit_service.rules.matching import Fit, Ranges, Table, Wildcards
 from ratelimit_service.rules.pattern_work import PatternWork
+from ratelimit_service.rules.problems import Place, Positioned, Report, quoted
 from ratelimit_service.rules.regex import compiled
-from ratelimit_service.rules.report import Place, Positioned, Report, quoted
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.syntax.document import Scalar, YamlMap, YamlNode
+from ratelimit_service.rules.syntax.maps import given, read_options
 from ratelimit_service.rules.syntax.options import COMPARED, MapType
-from ratelimit_service.rules.syntax.reading import given, read_options
 
 MAX_ALL_VALUES: Final = 2_000_000
 """Of all lists, one that several descriptors name as often as they do."""

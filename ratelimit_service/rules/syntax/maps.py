@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ratelimit_service.rules.report import Report, nearest, quoted
+from ratelimit_service.rules.problems import Report, nearest, quoted
 from ratelimit_service.rules.syntax.document import Scalar, YamlMap, kind_of
 from ratelimit_service.rules.syntax.options import BY_MAP, OPTIONS, MapType
 

@@ -1,9 +1,9 @@
 """The map `calendar` of a limit -> its calendar."""
 
-from ratelimit_service.rules.report import Report, quoted
+from ratelimit_service.rules.problems import Report, quoted
 from ratelimit_service.rules.syntax.document import Scalar, YamlMap
+from ratelimit_service.rules.syntax.maps import given, read_options
 from ratelimit_service.rules.syntax.options import MapType
-from ratelimit_service.rules.syntax.reading import given, read_options
 from ratelimit_service.system.calendar import Calendar, calendar_of
 
 

@@ -1,7 +1,7 @@
 """The hottest descriptors: which had most hits lately, and which were refused most. Pure.
 
 Hits that were allowed and hits that were refused are two streams, so that each hit is counted once on the hot path; all
-hits are both streams together. A descriptor is counted by its `hot_name`. Laws, of each number that is shown:
+hits are both streams together. A descriptor is counted by its `descriptor_name`. Laws, of each number that is shown:
 
 - it is never too low, and too high by at most the error, as `heavy_hitters` says, unless hits were skipped;
 - it is of the last five to ten minutes: two pairs of sketches take turns, and the older one is dropped.
@@ -18,7 +18,7 @@ TURN: Final = 5 * MINUTE
 """How long each pair of sketches is added to."""
 
 
-class Hot(NamedTuple):
+class TopDescriptor(NamedTuple):
     """One of the hottest."""
 
     name: str
@@ -26,13 +26,13 @@ class Hot(NamedTuple):
     refused: float
 
 
-class HotCounts(NamedTuple):
+class TopCounts(NamedTuple):
     """The sketches of a time, or of a worker."""
 
     allowed: Sketch
     refused: Sketch
 
-    def add(self, other: "HotCounts") -> None:
+    def add(self, other: "TopCounts") -> None:
         """Merge the other ones into these."""
         self.allowed.add(other.allowed)
         self.refused.add(other.refused)
@@ -47,31 +47,31 @@ class HotCounts(NamedTuple):
         """By how much the hits of a name may be too high."""
         return self.allowed.error + self.refused.error
 
-    def most_hits(self, most: int, wanted: Callable[[str], bool]) -> list[Hot]:
+    def most_hits(self, most: int, wanted: Callable[[str], bool]) -> list[TopDescriptor]:
         """So many of the wanted names, those with the most hits first."""
         both = dict(self.allowed.counts)
         for name, cost in self.refused.counts.items():
             both[name] = both.get(name, 0) + cost
         return [self._of(name) for name in nlargest(most, filter(wanted, both), key=both.__getitem__)]
 
-    def most_refused(self, most: int, wanted: Callable[[str], bool]) -> list[Hot]:
+    def most_refused(self, most: int, wanted: Callable[[str], bool]) -> list[TopDescriptor]:
         """So many of the wanted names, those refused most first."""
         refused = self.refused.counts
         return [self._of(name) for name in nlargest(most, filter(wanted, refused), key=refused.__getitem__)]
 
-    def _of(self, name: str) -> Hot:
+    def _of(self, name: str) -> TopDescriptor:
         refused = self.refused.counts.get(name, 0) + self.refused.error
-        return Hot(name, self.allowed.counts.get(name, 0) + self.allowed.error + refused, refused)
+        return TopDescriptor(name, self.allowed.counts.get(name, 0) + self.allowed.error + refused, refused)
 
 
-class HotSource(Protocol):
+class TopSource(Protocol):
     """What counts hits."""
 
-    def take(self) -> HotCounts:
+    def take(self) -> TopCounts:
         """Everything that was counted since the last time."""
 
 
-class HotSums:
+class TopSums:
     """The sum of what was added since it was last taken; workers add to it."""
 
     def __init__(self) -> None:
@@ -81,13 +81,13 @@ class HotSums:
         """Add what a worker has counted, to the sketch of this number."""
         self._counts[number].add(sketch)
 
-    def take(self) -> HotCounts:
-        """As HotSource says."""
+    def take(self) -> TopCounts:
+        """As TopSource says."""
         taken, self._counts = self._counts, no_counts()
         return taken
 
 
-class RecentHot:
+class RecentTop:
     """The counts of the last five to ten minutes."""
 
     def __init__(self, clock: Clock = steady_clock) -> None:
@@ -100,7 +100,7 @@ class RecentHot:
         """How long ago the counts began."""
         return (self._clock() - self._before_began) / SECOND
 
-    def add(self, counts: HotCounts) -> None:
+    def add(self, counts: TopCounts) -> None:
         """Add what was counted since the last time; called at least every few seconds."""
         now = self._clock()
         if now - self._now_began >= TURN:
@@ -110,7 +110,7 @@ class RecentHot:
             self._now, self._now_began = no_counts(), now
         self._now.add(counts)
 
-    def counts(self) -> HotCounts:
+    def counts(self) -> TopCounts:
         """All of them."""
         found = no_counts()
         found.add(self._before)
@@ -118,6 +118,6 @@ class RecentHot:
         return found
 
 
-def no_counts() -> HotCounts:
+def no_counts() -> TopCounts:
     """Sketches of nothing."""
-    return HotCounts(Sketch(), Sketch())
+    return TopCounts(Sketch(), Sketch())

@@ -2,7 +2,7 @@
 
 A reply of the region's Redis names asks (`script.py` makes `RegionAsk` of them). One goes to the home Redis as an ask
 of a lease (`at_home`), by the script that counts there too. What home has granted is deposited in the region's counter,
-and what is left of an ended lease is collected there, by a small script of its own, `region.lua`.
+and what is left of an ended lease is collected there, by a small script of its own, `deposit.lua`.
 """
 
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ class StepScript:
 class RegionScript(StepScript):
     """Deposits and collects in a region's Redis."""
 
-    twins, name = ("leased", "lease"), "region.lua"
+    twins, name = ("leased", "lease"), "deposit.lua"
 
     def deposit(self, ask: RegionAsk, granted: Granted | None) -> Command:
         """Bring the region what home has answered; None: home cannot be reached, and the floor is all there is."""

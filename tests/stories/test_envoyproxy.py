@@ -27,9 +27,9 @@ from ratelimit_service.model import Unit
 from ratelimit_service.system.clock import SECOND
 from tests.books import book
 from tests.clocks import stay_within
+from tests.envoyproxy import Upstream, start_upstream
 from tests.processes import Service, ask, start_service
 from tests.redis import start_redis
-from tests.upstream import Upstream, start_upstream
 
 recent = pytest.mark.skipif(
     "UPSTREAM" not in os.environ,

@@ -8,7 +8,7 @@ from ratelimit_service.rules.address import Network, parse_address
 from ratelimit_service.rules.book import Node
 from ratelimit_service.rules.matching import EXACT, FILE_ORDER, KEY_ALONE, Fit, Rank, standing
 from ratelimit_service.rules.pattern_work import PatternWork
-from ratelimit_service.rules.report import Place
+from ratelimit_service.rules.problems import Place
 from ratelimit_service.rules.secret import Secrets
 
 MAX_LISTED: Final = 10

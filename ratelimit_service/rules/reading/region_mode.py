@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm
 from ratelimit_service.model import Limit, RegionMode
+from ratelimit_service.rules.problems import Report
 from ratelimit_service.rules.regions import (
     RegionOptions,
     needs_home,
@@ -14,10 +15,9 @@ from ratelimit_service.rules.regions import (
     why_not_shared,
     wrong_floor,
 )
-from ratelimit_service.rules.report import Report
 from ratelimit_service.rules.rule import ALONE
 from ratelimit_service.rules.syntax.document import YamlMap
-from ratelimit_service.rules.syntax.reading import given
+from ratelimit_service.rules.syntax.maps import given
 
 
 class ReadRegions(NamedTuple):

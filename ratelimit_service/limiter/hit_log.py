@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
-from ratelimit_service.rules.hot_name import hot_name, key_without_counter
+from ratelimit_service.rules.descriptor_name import descriptor_name, key_without_counter
 from ratelimit_service.stores.hit import DeniedHit, Hit
 from ratelimit_service.telemetry.heavy_hitters import HeavyNames, Sketch
-from ratelimit_service.telemetry.hot import HotCounts
+from ratelimit_service.telemetry.top_counts import TopCounts
 
 MAX_PENDING: Final = 512
 """Hits in a list."""
@@ -63,10 +63,10 @@ class HitLog:
 def name_of(hit: Hit) -> str:
     """The name of the descriptor and the rule of a hit."""
     key = key_without_counter(hit.rule, hit.domain, hit.entries) if isinstance(hit, DeniedHit) else hit.key
-    return hot_name(hit.rule, key)
+    return descriptor_name(hit.rule, key)
 
 
-class HotLog:
+class HitLogs:
     """The hits of one limiter. Those of a rule in shadow mode are all allowed."""
 
     __slots__ = ("allowed", "refused")
@@ -80,6 +80,6 @@ class HotLog:
         self.allowed.fold()
         self.refused.fold()
 
-    def take(self) -> HotCounts:
+    def take(self) -> TopCounts:
         """Everything since the last time."""
-        return HotCounts(self.allowed.take(), self.refused.take())
+        return TopCounts(self.allowed.take(), self.refused.take())

@@ -13,10 +13,10 @@ from ratelimit_service.errors import TooLongError
 from ratelimit_service.model import Descriptor, Limit, Request
 from ratelimit_service.rules.bans import Bans, find_ban
 from ratelimit_service.rules.book import ANY_DOMAIN, Domain, Node, RuleBook
-from ratelimit_service.rules.checks.candidates import MAX_LISTED, Step, candidates_step
-from ratelimit_service.rules.checks.regions import worst_case
+from ratelimit_service.rules.candidates import MAX_LISTED, Step, candidates_step
 from ratelimit_service.rules.pattern_work import DEFAULT_BOUNDS, PatternBounds, PatternWork, unbounded
-from ratelimit_service.rules.report import Place, nearest, quoted, shortened
+from ratelimit_service.rules.problems import Place, nearest, quoted, shortened
+from ratelimit_service.rules.regions import worst_case
 from ratelimit_service.rules.response import response_in_words
 from ratelimit_service.rules.rule import (
     Entries,

@@ -13,7 +13,7 @@ from ratelimit_service.commands.simulate.logs import UnreadLine
 from ratelimit_service.commands.simulate.replay import HEAVIEST, Loans, Refused, Replay, RuleSums, Side, Span
 from ratelimit_service.commands.table import aligned, share
 from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
-from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.problems import printable
 from ratelimit_service.rules.rule import Rule, plural, rule_in_words
 from ratelimit_service.system.clock import MINUTE, SECOND, delay_in_words, duration_in_words
 

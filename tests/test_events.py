@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from ratelimit_service.server.past import MAX_BYTES, MAX_MARKS, Mark, Past
+from ratelimit_service.server.events import MAX_BYTES, MAX_MARKS, Mark, Past
 from ratelimit_service.stores.redis.faults import Fault, Outage
 from ratelimit_service.telemetry.logs import pass_events
 

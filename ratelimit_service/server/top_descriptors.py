@@ -4,28 +4,28 @@ from collections.abc import Callable
 from math import ceil
 from typing import Any, Final
 
-from ratelimit_service.rules.hot_name import read_hot_name
+from ratelimit_service.rules.descriptor_name import read_descriptor_name
 from ratelimit_service.server.series import CONTROL
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.system.clock import Clock, steady_clock
-from ratelimit_service.telemetry.hot import Hot, HotCounts, RecentHot
+from ratelimit_service.telemetry.top_counts import RecentTop, TopCounts, TopDescriptor
 
 MOST: Final = 20
 """Of each of the two lists."""
 
 
-class HotDescriptors:
+class TopDescriptors:
     """The hottest descriptors of a service, of one process or of all workers."""
 
     def __init__(self, state: ServiceState, clock: Clock = steady_clock) -> None:
         self._state = state
-        self._recent = RecentHot(clock)
+        self._recent = RecentTop(clock)
 
     def look(self) -> None:
         """Add what was counted since the last look. Called every few seconds."""
         self._recent.add(self._state.counted.hot.take())
 
-    def recent(self) -> tuple[HotCounts, float]:
+    def recent(self) -> tuple[TopCounts, float]:
         """What was counted lately, and how many seconds ago that began."""
         self.look()
         return self._recent.counts(), self._recent.seconds
@@ -53,7 +53,7 @@ def of_rule(domain: str, path: str) -> Callable[[str], bool]:
         levels, _, key = name.partition("||")
         prefix = f"{levels}||{key.partition('|')[0]}|"  # of few rules: each is read once
         if prefix not in known:
-            read = read_hot_name(prefix)
+            read = read_descriptor_name(prefix)
             known[prefix] = ".".join(read.rule) == path and domain in {read.domain, read.rule_domain}
         return known[prefix]
 
@@ -62,7 +62,7 @@ def of_rule(domain: str, path: str) -> Callable[[str], bool]:
 
 def described(name: str) -> dict[str, Any]:
     """What the name of a descriptor and its rule tells."""
-    read = read_hot_name(name)
+    read = read_descriptor_name(name)
     return {
         "domain": CONTROL.sub("_", read.domain),
         "rule": list(read.rule),
@@ -70,5 +70,5 @@ def described(name: str) -> dict[str, Any]:
     }
 
 
-def _shown(hot: Hot) -> dict[str, Any]:
+def _shown(hot: TopDescriptor) -> dict[str, Any]:
     return {**described(hot.name), "hits": ceil(hot.hits), "refused": ceil(hot.refused)}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.checks.explain import DescriptorExplanation, RequestExplanation, charged_rules, explain
+from ratelimit_service.rules.reasons import DescriptorExplanation, RequestExplanation, charged_rules, explain
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.stores.memory import MemoryStore
 from tests.books import book

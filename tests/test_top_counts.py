@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.limiter.hot import MAX_PENDING, HotLog
+from ratelimit_service.limiter.hit_log import MAX_PENDING, HitLogs
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.bans import FOR_EVER, make_ban
-from ratelimit_service.rules.hot_name import MAX_LENGTH, hot_name, read_hot_name
+from ratelimit_service.rules.descriptor_name import MAX_LENGTH, descriptor_name, read_descriptor_name
 from ratelimit_service.rules.rule import Entries, counted_entries, counter_key
 from ratelimit_service.rules.secret import DIGEST, HashValue
 from ratelimit_service.stores.hit import DeniedHit
 from ratelimit_service.system.clock import SECOND
-from ratelimit_service.telemetry.hot import RecentHot
+from ratelimit_service.telemetry.top_counts import RecentTop
 from tests.books import book
 from tests.clocks import Clock
 from tests.shop import Shop
@@ -57,12 +57,12 @@ def shop_of(rules: str = RULES) -> Shop:
     return shop
 
 
-def taken(log: HotLog) -> Numbers:
+def taken(log: HitLogs) -> Numbers:
     allowed, refused = (sketch.counts for sketch in log.take())
     return {
         (".".join(read.rule), read.entries): (allowed.get(name, 0), refused.get(name, 0))
         for name in sorted(allowed.keys() | refused.keys())
-        for read in [read_hot_name(name)]
+        for read in [read_descriptor_name(name)]
     }
 
 
@@ -94,7 +94,7 @@ def test_what_a_ban_refuses_is_counted_by_the_descriptor_of_the_request() -> Non
     shop.ask("user=eveshop path=/", cost=3)
     shop.ask("token=secret user=eve*", domain="elsewhere")
     refused = shop.limiter.hot.take().refused.counts
-    (one, two), numbers = map(read_hot_name, refused), list(refused.values())
+    (one, two), numbers = map(read_descriptor_name, refused), list(refused.values())
 
     assert numbers == [1, 1]
     assert one == ("shop", ("banned",), "shop", (("user", "eveshop"), ("path", "/")))
@@ -103,7 +103,7 @@ def test_what_a_ban_refuses_is_counted_by_the_descriptor_of_the_request() -> Non
 
 
 def taken_names(counts: Mapping[str, float]) -> dict[Entries, float]:
-    return {read_hot_name(name).entries: count for name, count in counts.items()}
+    return {read_descriptor_name(name).entries: count for name, count in counts.items()}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def taken_names(counts: Mapping[str, float]) -> dict[Entries, float]:
 def test_a_name_tells_rule_and_entries_as_they_are_counted(asked: str, rule: tuple[str, ...], entries: Entries) -> None:
     shop = shop_of()
     shop.ask(asked)
-    read = [read_hot_name(name) for name in shop.limiter.hot.take().allowed.counts]
+    read = [read_descriptor_name(name) for name in shop.limiter.hot.take().allowed.counts]
 
     assert {each.domain for each in read} == {each.rule_domain for each in read} == {"shop"}
     assert {each.entries for each in read} == {entries}
@@ -139,7 +139,7 @@ def test_a_rule_of_any_domain_is_named_with_the_domain_of_the_request() -> None:
     shop.ask("user=ada", domain="a|b")
     [name] = shop.limiter.hot.take().allowed.counts
 
-    assert read_hot_name(name) == ("a|b", ("user",), "*", (("user", "ada"),))
+    assert read_descriptor_name(name) == ("a|b", ("user",), "*", (("user", "ada"),))
 
 
 def test_a_limit_that_came_with_the_request_has_no_rule() -> None:
@@ -155,11 +155,11 @@ def test_every_name_is_bounded_and_a_short_one_tells_all(domain: str, key: str, 
     rule = rules.counted_in(rules.rules[0], domain)
     for times in (1, 100):
         entries = ((key, value * times), (value * times, key))
-        name = hot_name(rule, counter_key(rule, counted_entries(rule, entries)))
+        name = descriptor_name(rule, counter_key(rule, counted_entries(rule, entries)))
 
         assert len(name) <= MAX_LENGTH
         if len(domain) + sum(map(len, (*entries[0], *entries[1]))) < 80:
-            assert read_hot_name(name) == (domain, ("x",), "*", entries)
+            assert read_descriptor_name(name) == (domain, ("x",), "*", entries)
 
 
 def test_values_that_are_long_are_cut_and_stay_apart() -> None:
@@ -201,7 +201,7 @@ def test_above_the_bound_hits_that_were_looked_at_weigh_for_all() -> None:
 
 def test_a_flood_of_long_names_takes_bounded_memory() -> None:
     """Refused or not, and each of them often enough to be kept."""
-    shop, recent = shop_of(), RecentHot(Clock())
+    shop, recent = shop_of(), RecentTop(Clock())
     tracemalloc.start()
     try:
         for number in range(7_000):

@@ -17,14 +17,14 @@ from ratelimit_service.rules.book import ANY_DOMAIN, DEFAULT, Domain, Node, Rule
 from ratelimit_service.rules.checks.lint import Calendars, lint_key, lint_value, without_hash_key
 from ratelimit_service.rules.checks.review import review_descriptor, review_limit
 from ratelimit_service.rules.data_files import DataFiles, ReadData, read_data_file
-from ratelimit_service.rules.files.fits import ReadFit, Siblings, read_fit
-from ratelimit_service.rules.files.limit import read_limit
-from ratelimit_service.rules.files.pools import DomainPools, Membership, read_elastic
-from ratelimit_service.rules.files.regions import read_regions
 from ratelimit_service.rules.leasing import LEAST, NO_LEASES, LeaseOptions, most_leased, why_not_leased
 from ratelimit_service.rules.lookup import Lookup
+from ratelimit_service.rules.problems import LintWarning, Place, Position, Positioned, Report, quoted
+from ratelimit_service.rules.reading.fits import ReadFit, Siblings, read_fit
+from ratelimit_service.rules.reading.limit import read_limit
+from ratelimit_service.rules.reading.pools import DomainPools, Membership, read_elastic
+from ratelimit_service.rules.reading.region_mode import read_regions
 from ratelimit_service.rules.regions import ONE_REGION, RegionOptions
-from ratelimit_service.rules.report import LintWarning, Place, Position, Positioned, Report, quoted
 from ratelimit_service.rules.response import SILENT, ResponseOptions
 from ratelimit_service.rules.rule import (
     ALONE,
@@ -44,8 +44,8 @@ from ratelimit_service.rules.syntax.document import (
     free_nodes,
     kind_of,
 )
+from ratelimit_service.rules.syntax.maps import given, read_options, rule_fields
 from ratelimit_service.rules.syntax.options import COMPARED, WITHOUT_LIMIT, MapType
-from ratelimit_service.rules.syntax.reading import given, read_options, rule_fields
 from ratelimit_service.telemetry.tally import ByteBudget, Path, Tallies, Tally
 
 

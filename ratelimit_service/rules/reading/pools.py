@@ -13,11 +13,11 @@ from ratelimit_service.algorithms.kinds.pool import Pool
 from ratelimit_service.errors import Problem
 from ratelimit_service.model import MAX_REQUESTS, PLAIN, Limit
 from ratelimit_service.rules.book import Node, all_nodes
-from ratelimit_service.rules.report import Place, Report, quoted
+from ratelimit_service.rules.problems import Place, Report, quoted
 from ratelimit_service.rules.rule import Rule, pool_rule
 from ratelimit_service.rules.syntax.document import YamlMap
+from ratelimit_service.rules.syntax.maps import given, read_options
 from ratelimit_service.rules.syntax.options import MapType
-from ratelimit_service.rules.syntax.reading import given, read_options
 from ratelimit_service.rules.syntax.values import Excess, did_you_mean
 
 _WITHOUT: Final = ("exceed", "block_for", "block_up_to")

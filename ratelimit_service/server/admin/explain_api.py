@@ -18,7 +18,8 @@ from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Blocked, Request
 from ratelimit_service.rules.address import from_operator
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.checks.explain import (
+from ratelimit_service.rules.pattern_work import PatternBounds
+from ratelimit_service.rules.reasons import (
     MatchedRule,
     RequestExplanation,
     add_bans,
@@ -28,7 +29,6 @@ from ratelimit_service.rules.checks.explain import (
     explain,
     explanation_as_json,
 )
-from ratelimit_service.rules.pattern_work import PatternBounds
 from ratelimit_service.server.admin.answers import Answers
 from ratelimit_service.stores.hit import Hit, common_look
 from ratelimit_service.stores.store import Store
