@@ -16,7 +16,7 @@ COPY requirements/image.lock requirements/
 RUN python -m pip download --no-cache-dir --no-deps --require-hashes --only-binary :all: -r requirements/image.lock -d /wheels
 
 # First the wheel of ours; then of all wheels those that the service needs to run, while pip itself stays behind; and the
-# name of upstream's program, which Envoy Gateway and Istio's sample start in place of the entry point, without a verb.
+# name of envoyproxy's program, which Envoy Gateway and Istio's sample start in place of the entry point, without a verb.
 COPY pyproject.toml README.md LICENSE ./
 COPY ratelimit_service ratelimit_service
 RUN python -m venv /build \
@@ -24,12 +24,12 @@ RUN python -m venv /build \
     && /build/bin/python -m pip wheel --no-cache-dir --no-index --no-deps --no-build-isolation --wheel-dir /wheels . \
     && python -m venv --without-pip /opt/ratelimit \
     && python -m pip --python /opt/ratelimit/bin/python install --no-cache-dir --no-index --find-links /wheels 'ratelimit-service[regex,tracing]' \
-    && printf '#!/bin/sh\nexec /opt/ratelimit/bin/ratelimit serve --as-upstream "$@"\n' > /src/upstream \
-    && chmod 755 /src/upstream
+    && printf '#!/bin/sh\nexec /opt/ratelimit/bin/ratelimit serve --as-envoyproxy "$@"\n' > /src/envoyproxy \
+    && chmod 755 /src/envoyproxy
 
 FROM python:${PYTHON}
 COPY --from=build /opt/ratelimit /opt/ratelimit
-COPY --from=build /src/upstream /bin/ratelimit
+COPY --from=build /src/envoyproxy /bin/ratelimit
 ENV PATH=/opt/ratelimit/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 
 LABEL org.opencontainers.image.title=ratelimit-service org.opencontainers.image.licenses=Apache-2.0
@@ -39,7 +39,7 @@ LABEL org.opencontainers.image.version=0.2.0
 USER 65532:65532
 WORKDIR /srv
 
-# HTTP, gRPC, and the operator's pages. Rules are read from /srv/runtime_data/current/config, as upstream's image does;
+# HTTP, gRPC, and the operator's pages. Rules are read from /srv/runtime_data/current/config, as envoyproxy's image does;
 # there are none in the image, so that a forgotten volume ends at the start instead of with somebody else's rules.
 EXPOSE 8080 8081 6070
 

@@ -80,7 +80,7 @@ deploy-run: $(VENV)/.development  ## Run what deploy/compose.yaml says without c
 	@$(NOTED) $(BIN)/python -m tests.deploy.run
 
 bench: $(VENV)/.development  ## Load the service alone on a core, beside the real envoyproxy/ratelimit (BENCH_ARGS="--vary keys=1,1000").
-	@$(BIN)/python bench/service.py --upstream $(BENCH_ARGS)
+	@$(BIN)/python bench/service.py --envoyproxy $(BENCH_ARGS)
 
 attack: $(VENV)/.development  ## Attack the service beside a healthy client (ONLY=rapid-reset,big-value; SERVER=HOST:PORT PID=… HTTP=HOST:PORT for one that runs; ATTACK_ARGS=--list).
 	@$(BIN)/python bench/attack $(if $(ONLY),--only $(ONLY)) $(if $(SERVER),--at $(SERVER)) $(if $(PID),--pid $(PID)) \

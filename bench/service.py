@@ -1,4 +1,4 @@
-"""The whole service under load, alone on a core: `python bench/service.py [--upstream] [--vary keys=1000,1000000]`.
+"""The whole service under load, alone on a core: `python bench/service.py [--envoyproxy] [--vary keys=1000,1000000]`.
 
 Counters in memory, in Redis, and with --leases in Redis with leases; beside them, with --beside FOLDER, another build
 of ours that `pip install --target FOLDER` put there; the real envoyproxy/ratelimit, or any
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ratelimit_service.commands.picture import draw
 from tests import peers
-from tests.envoyproxy import start_upstream
+from tests.envoyproxy import start_envoyproxy
 from tests.fetching import Missing
 from tests.ports import free_port
 from tests.processes import start_service
@@ -174,9 +174,9 @@ def watched(port: int) -> Iterator[None]:
 
 @contextmanager
 def started(
-    scenario: Scenario, load: Load, cores: Cores, *, beside: str, upstream: bool, leases: bool
+    scenario: Scenario, load: Load, cores: Cores, *, beside: str, envoyproxy: bool, leases: bool
 ) -> Iterator[list[Running]]:
-    """Our service with each store, and upstream's."""
+    """Our service with each store, and envoyproxy's."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         rules = folder / "root" / "config"
@@ -206,12 +206,12 @@ def started(
         if leases:
             redis_pid, environ = start_a_redis("redis of leases")
             running.append(start_ours("leases", environ | {"LEASES": "auto"}, redis_pid))
-        if upstream:
-            redis_pid, environ = start_a_redis("upstream's redis")
+        if envoyproxy:
+            redis_pid, environ = start_a_redis("envoyproxy's redis")
             environ |= {"GOMAXPROCS": str(scenario.workers), "LOG_LEVEL": "error"}
             # Statistics as in use, and as ours has them: with no sink chosen it writes a line of its log for each call.
             environ |= {"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": f"127.0.0.1:{free_port()}"}
-            theirs = stack.enter_context(start_upstream(folder / "upstream", rules, environ))
+            theirs = stack.enter_context(start_envoyproxy(folder / "envoyproxy", rules, environ))
             running.append(Running("envoyproxy", f"127.0.0.1:{theirs.grpc_port}", theirs.pid, redis_pid))
         for service in running:
             pin(service.pid, cores.services)
@@ -315,7 +315,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--vary", default="", metavar="NAME=VALUE,VALUE", help="any of the options below that follow")
-    parser.add_argument("--upstream", action="store_true", help="beside envoyproxy/ratelimit, which Go builds")
+    parser.add_argument("--envoyproxy", action="store_true", help="beside envoyproxy/ratelimit, which Go builds")
     parser.add_argument("--beside", default="", metavar="FOLDER", help="beside the package that is installed there")
     parser.add_argument("--leases", action="store_true", help="beside one with LEASES=auto, on a Redis of its own")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=HOST:PORT", help="beside one that listens")
@@ -336,9 +336,9 @@ def main() -> None:
         return
     if chosen.picture and not chosen.vary:
         parser.error("--picture needs --vary")
-    if chosen.upstream:
+    if chosen.envoyproxy:
         try:
-            peers.upstream_of_go.find()
+            peers.envoyproxy_of_go.find()
         except Missing as reason:
             sys.exit(f"envoyproxy/ratelimit cannot be had: {reason}")
     cores = Cores(*({int(core) for core in of.split(",")} for of in chosen.cores.split("/")))
@@ -348,7 +348,7 @@ def main() -> None:
         with (
             redirect_stdout(io.StringIO()),
             started(
-                of_value, with_load, cores, beside=chosen.beside, upstream=chosen.upstream, leases=chosen.leases
+                of_value, with_load, cores, beside=chosen.beside, envoyproxy=chosen.envoyproxy, leases=chosen.leases
             ) as running,
         ):
             shown[value] = compare([*running, *others], with_load, cores, chosen.rounds)

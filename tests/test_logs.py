@@ -22,7 +22,7 @@ def line_of(message: str, *, error: BaseException | None = None, worker: int = 0
     return JsonLines(worker).format(record)
 
 
-def test_a_line_has_upstreams_names_and_those_of_its_event() -> None:
+def test_a_line_has_envoyproxys_names_and_those_of_its_event() -> None:
     line = line_of("it went", worker=2, **about("gone", path="config", files=3, until=None, problems=["a", "b"]))
 
     assert json.loads(line) == {

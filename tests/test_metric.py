@@ -73,7 +73,7 @@ def test_openmetrics_has_exemplars_and_counters_that_end_in_total() -> None:
     latency.exemplars[1] = Exemplar(1, 0xAF7, 0.00006, 1_700_000_000.1234)
     metrics = [
         Metric("ended_total", MetricType.COUNTER, 'Said "no".', [((("reason", 'a "b"'),), 1)]),
-        Metric("hits", MetricType.COUNTER, "Upstream's.", [((), 2)]),
+        Metric("hits", MetricType.COUNTER, "envoyproxy/ratelimit's.", [((), 2)]),
         Metric("seconds", MetricType.HISTOGRAM, "Took.", [((), latency)]),
     ]
 
@@ -83,7 +83,7 @@ def test_openmetrics_has_exemplars_and_counters_that_end_in_total() -> None:
         '# HELP ended Said \\"no\\".',
         "# TYPE ended counter",
         'ended_total{reason="a \\"b\\""} 1',
-        "# HELP hits Upstream's.",
+        "# HELP hits envoyproxy/ratelimit's.",
         "# TYPE hits unknown",
         "hits 2",
         "# HELP seconds Took.",

@@ -26,7 +26,7 @@ from ratelimit_service.server.admin.access import Access
 from ratelimit_service.server.admin.connection import HttpConnections, Turns
 from ratelimit_service.server.admin.tls import HttpTls
 from ratelimit_service.server.metrics import Metrics, _tally_metrics
-from ratelimit_service.server.series import emptied, plain, sum_tallies, upstream_text
+from ratelimit_service.server.series import emptied, envoyproxy_text, plain, sum_tallies
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import load_settings
 from ratelimit_service.stores import open_store
@@ -141,7 +141,7 @@ class Parts:
         found: Series = {}
         for family in text_string_to_metric_families(self.text()):
             for sample in family.samples:
-                # The parser gives every counter the suffix that upstream's have not.
+                # The parser gives every counter the suffix that envoyproxy's have not.
                 name = sample.name if sample.name in self.text() else sample.name.removesuffix("_total")
                 key = name, frozenset(sample.labels.items())
                 assert key not in found, f"{key} stands twice"
@@ -170,7 +170,7 @@ def rule_series(parts: Parts, stat: str) -> dict[frozenset[tuple[str, str]], flo
     return series_of(parts, f"ratelimit_service_rate_limit_{stat}")
 
 
-def test_a_rule_has_upstreams_names_and_labels_with_the_levels_below_the_second_in_key3() -> None:
+def test_a_rule_has_envoyproxys_names_and_labels_with_the_levels_below_the_second_in_key3() -> None:
     parts = Parts()
     for _ in range(12):
         parts.ask(("user", "ada"))
@@ -187,7 +187,7 @@ def test_a_rule_has_upstreams_names_and_labels_with_the_levels_below_the_second_
     assert rule_series(parts, "shadow_mode") == {two: 2}
 
 
-def test_upstreams_counters_are_counters_without_a_suffix() -> None:
+def test_envoyproxys_counters_are_counters_without_a_suffix() -> None:
     parts = Parts()
     parts.ask(("user", "ada"))
 
@@ -464,10 +464,10 @@ def test_tallies_that_come_out_under_the_same_labels_are_one_series() -> None:
     assert rule_series(parts, "domain_not_found") == {labelled(domain="x_y"): 2}
 
 
-def test_parts_of_names_are_written_as_upstream_writes_them() -> None:
-    assert upstream_text("remote_address_10.1.2.3") == "remote_address_10_1_2_3"
-    assert upstream_text("host_www.example.com") == "host_www.example.com"
-    assert upstream_text("path:/a|b") == "path_/a_b"
+def test_parts_of_names_are_written_as_envoyproxy_writes_them() -> None:
+    assert envoyproxy_text("remote_address_10.1.2.3") == "remote_address_10_1_2_3"
+    assert envoyproxy_text("host_www.example.com") == "host_www.example.com"
+    assert envoyproxy_text("path:/a|b") == "path_/a_b"
     assert plain("a\nratelimit.x: 1") == "a_ratelimit.x_ 1"
 
 
@@ -509,7 +509,7 @@ def test_rules_that_could_not_be_loaded_show() -> None:
     assert parts.series()["ratelimit_reload_last_attempt_successful", labelled()] == 0
 
 
-def test_latency_is_a_histogram_with_upstreams_buckets() -> None:
+def test_latency_is_a_histogram_with_envoyproxys_buckets() -> None:
     parts = Parts()
     parts.method.latency.observe(3_000_000)
     parts.method.latency.observe(300_000_000)

@@ -1,4 +1,4 @@
-"""REDIS_URL and REDIS_AUTH, as upstream's deployments write them."""
+"""REDIS_URL and REDIS_AUTH, as envoyproxy's deployments write them."""
 
 import pytest
 from hypothesis import given

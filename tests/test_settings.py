@@ -1,4 +1,4 @@
-"""Settings: names, defaults and syntax of upstream; everything wrong is told at once; nothing is dropped in silence."""
+"""Settings: names, defaults and syntax of envoyproxy; all errors are reported at once; nothing is dropped silently."""
 
 import runpy
 from pathlib import Path
@@ -55,8 +55,8 @@ MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICAT
 RESPONSE_DYNAMIC_METADATA MERGE_DOMAIN_CONFIG TRACING_ENABLED TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE
 TRACING_SERVICE_INSTANCE_ID TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE
 """
-UPSTREAM = _NAMES.split()
-"""The names in upstream's settings.go."""
+ENVOYPROXY = _NAMES.split()
+"""The names in envoyproxy's settings.go."""
 
 
 def problems_of(environ: dict[str, str], **flags: object) -> tuple[str, ...]:
@@ -69,8 +69,8 @@ def problems_of(environ: dict[str, str], **flags: object) -> tuple[str, ...]:
 # What there is
 
 
-def test_without_a_word_the_ports_and_folders_are_upstreams() -> None:
-    """An empty environment gives upstream's defaults, counters in memory, and no warning."""
+def test_without_a_word_the_ports_and_folders_are_envoyproxys() -> None:
+    """An empty environment gives envoyproxy's defaults, counters in memory, and no warning."""
     settings, warnings = load_settings({})
 
     assert (settings.host, settings.port) == ((EVERYWHERE,), 8080)
@@ -87,11 +87,11 @@ def test_without_a_word_the_ports_and_folders_are_upstreams() -> None:
     assert warnings == []
 
 
-def test_every_variable_of_upstream_is_known() -> None:
+def test_every_variable_of_envoyproxy_is_known() -> None:
     """Each is a field, or understood and always so, or named as unused, or of tracing: never unknown."""
     known = {setting.variable for setting in SETTINGS} | ALWAYS_ON.keys() | UNUSED.keys()
 
-    assert {name for name in set(UPSTREAM) - known if not name.startswith(TRACING_PREFIX)} == set()
+    assert {name for name in set(ENVOYPROXY) - known if not name.startswith(TRACING_PREFIX)} == set()
 
 
 def test_a_variable_stands_in_one_place_only() -> None:
@@ -104,14 +104,14 @@ def test_a_variable_stands_in_one_place_only() -> None:
     assert UNUSED.keys() >= HARMLESS_VALUES.keys()
 
 
-def test_fields_that_are_not_upstreams_say_so() -> None:
+def test_fields_that_are_not_envoyproxys_say_so() -> None:
     """The table's last column tells the truth."""
     new = {setting.variable for setting in SETTINGS if setting.origin == "new"}
 
-    assert new == {setting.variable for setting in SETTINGS} - set(UPSTREAM)
+    assert new == {setting.variable for setting in SETTINGS} - set(ENVOYPROXY)
 
 
-def test_an_environment_of_upstream_is_read() -> None:
+def test_an_environment_of_envoyproxy_is_read() -> None:
     """A deployment's variables arrive typed."""
     settings, warnings = load_settings(
         {
@@ -143,7 +143,7 @@ def test_an_environment_of_upstream_is_read() -> None:
     assert warnings == []
 
 
-def test_empty_texts_mean_what_they_mean_to_upstream() -> None:
+def test_empty_texts_mean_what_they_mean_to_envoyproxy() -> None:
     """Compose files pass `${NAME:-}` on as nothing; for texts that is the default."""
     settings, _ = load_settings({"BACKEND_TYPE": "", "LOG_FORMAT": "", "GRPC_UDS": "", "EXTRA_TAGS": "", "HOST": ""})
 
@@ -153,14 +153,14 @@ def test_empty_texts_mean_what_they_mean_to_upstream() -> None:
     assert settings.host == ("::",)
 
 
-def test_rules_path_goes_before_the_folders_of_upstream() -> None:
+def test_rules_path_goes_before_the_folders_of_envoyproxy() -> None:
     """With RULES_PATH, or `--rules`, RUNTIME_* do not matter."""
     settings, _ = load_settings({"RUNTIME_ROOT": "/data", "RULES_PATH": "config/shop.yaml"})
 
     assert settings.rules_path == Path("config/shop.yaml")
 
 
-def test_folders_of_upstream_stay_below_the_root() -> None:
+def test_folders_of_envoyproxy_stay_below_the_root() -> None:
     """Go's join keeps the root when a folder begins with a slash."""
     settings, _ = load_settings({"RUNTIME_SUBDIRECTORY": "/ratelimit", "RUNTIME_APPDIRECTORY": ""})
 
@@ -344,7 +344,7 @@ def test_two_sets_of_headers_must_not_have_one_name(variable: str, name: str, he
 
 
 def test_a_client_name_needs_a_ca_to_be_asked_of_anybody() -> None:
-    """Upstream starts so, and lets every client in."""
+    """envoyproxy/ratelimit starts so, and lets every client in."""
     environ = {
         "GRPC_SERVER_USE_TLS": "true",
         "GRPC_SERVER_TLS_CERT": "c",
@@ -366,7 +366,7 @@ def test_a_problem_is_one_line_that_any_terminal_can_show() -> None:
 
 
 def test_a_variable_without_meaning_is_named_once_for_each_reason() -> None:
-    """Nothing of upstream is dropped in silence."""
+    """Nothing of envoyproxy is dropped in silence."""
     environ = {"REDIS_POOL_SIZE": "20", "REDIS_PIPELINE_WINDOW": "150us", "STATSD_HOST": "statsd"}
     _, warnings = load_settings(environ)
 
@@ -450,7 +450,7 @@ def test_the_environment_of_envoy_gateway_warns_of_what_is_missing_and_of_nothin
 
     assert load_settings(environ)[1] == [
         (
-            "GRPC_SERVER_TLS_CA_CERT: not used by this release: upstream does not read it either;"
+            "GRPC_SERVER_TLS_CA_CERT: not used by this release: envoyproxy does not read it either;"
             " GRPC_CLIENT_TLS_CACERT names the CA that clients are checked with"
         ),
     ]
@@ -462,7 +462,7 @@ def test_the_environment_of_envoy_gateway_warns_of_what_is_missing_and_of_nothin
 @pytest.mark.parametrize("variable", sorted(ALWAYS_ON))
 @pytest.mark.parametrize("text", ["true", "false"])
 def test_what_is_always_so_needs_no_warning(variable: str, text: str) -> None:
-    """Both ways of upstream are covered."""
+    """Both ways of envoyproxy are covered."""
     assert load_settings({variable: text})[1] == []
 
 
@@ -606,7 +606,7 @@ def test_a_hundred_regions_are_enough() -> None:
     ],
 )
 def test_counters_live_in_redis_when_one_is_named(environ: dict[str, str], backend: Backend) -> None:
-    """Upstream's deployments name theirs, and mean it; without a word it is memory."""
+    """envoyproxy/ratelimit's deployments name theirs, and mean it; without a word it is memory."""
     assert load_settings(environ)[0].backend_type is backend
 
 
@@ -738,7 +738,7 @@ def test_no_boolean_in_go(text: str) -> None:
 
 
 @given(
-    st.dictionaries(st.sampled_from(sorted({*UPSTREAM, *(each.variable for each in SETTINGS)})), st.text(max_size=8))
+    st.dictionaries(st.sampled_from(sorted({*ENVOYPROXY, *(each.variable for each in SETTINGS)})), st.text(max_size=8))
 )
 def test_any_environment_gives_settings_or_problems_with_names(environ: dict[str, str]) -> None:
     """Each problem begins with the name of a variable that was set."""

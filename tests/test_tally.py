@@ -1,4 +1,4 @@
-"""What each number counts: upstream's own vectors, as (limit, cost, count after) -> (within, near, over)."""
+"""What each number counts: envoyproxy's own vectors, as (limit, cost, count after) -> (within, near, over)."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def count(limit: int, cost: int, after: int, *, shadow: bool = False) -> Tally:
         (15, 1, 16, 0, 0, 1),
     ],
 )
-def test_a_hit_is_counted_as_upstream_counts_it(
+def test_a_hit_is_counted_as_envoyproxy_counts_it(
     limit: int, cost: int, after: int, within: int, near: int, over: int
 ) -> None:
     tally = count(limit, cost, after)

@@ -2,7 +2,7 @@
 
 Without arguments: every attack on our own service with its default settings, a fresh one for each, on a core of its
 own; the attackers have one address, and the healthy client another.
---upstream attacks envoyproxy/ratelimit too, --command any other program, --at a server that runs already.
+--envoyproxy attacks envoyproxy/ratelimit too, --command any other program, --at a server that runs already.
 
 Rules of the verdicts: bench/attack/verdict.py. The exit code is 1 when a verdict is `broken`.
 """
@@ -29,7 +29,7 @@ from attack import attacker, files, floods, healthy, http1, made_up, messages, p
 from attack.catalogue import ATTACKS, Attack, Target, listed
 from attack.frames import SHOULD_RATE_LIMIT
 from attack.proc import look, pin, reset_peak
-from attack.servers import PEER_RULES, PLAIN, Ours, Program, Running, Server, Upstream
+from attack.servers import PEER_RULES, PLAIN, Envoyproxy, Ours, Program, Running, Server
 from attack.table import head, row_of, write_document
 from attack.verdict import MIB, Row, judged, together
 
@@ -157,8 +157,8 @@ def _servers(chosen: argparse.Namespace, fail: Any) -> list[Server]:
         return [Program(chosen.name or "peer", chosen.command, chosen.path, chosen.request)]
     ours = Ours(chosen.redis, dict(setting.split("=", 1) for setting in chosen.set), chosen.name or "ours")
     return [
-        *([] if chosen.only_upstream else [ours]),
-        *([Upstream()] if chosen.upstream or chosen.only_upstream else []),
+        *([] if chosen.only_envoyproxy else [ours]),
+        *([Envoyproxy()] if chosen.envoyproxy or chosen.only_envoyproxy else []),
     ]
 
 
@@ -193,8 +193,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--document", type=Path, metavar="FILE", help="write the column of each server in that document's table")
     add("--redis", action="store_true", help="ours with counters in Redis")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of ours")
-    add("--upstream", action="store_true", help="envoyproxy/ratelimit too, which Go builds")
-    add("--only-upstream", action="store_true", help="envoyproxy/ratelimit alone")
+    add("--envoyproxy", action="store_true", help="envoyproxy/ratelimit too, which Go builds")
+    add("--only-envoyproxy", action="store_true", help="envoyproxy/ratelimit alone")
     add("--at", metavar="HOST:PORT", help="a server that runs, on this machine")
     add("--pid", type=int, help="its process, whose memory and processor time are looked at")
     add("--http", metavar="HOST:PORT", help="its HTTP port, on the same host")

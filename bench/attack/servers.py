@@ -15,7 +15,7 @@ from typing import ClassVar
 from attack.catalogue import Attack, Need, Target
 from attack.frames import SHOULD_RATE_LIMIT, request, user
 from attack.proc import pin
-from tests.envoyproxy import start_upstream
+from tests.envoyproxy import start_envoyproxy
 from tests.ports import free_port
 from tests.processes import ROOT, Process, Service, eventually
 from tests.redis import start_redis
@@ -109,7 +109,7 @@ class Ours:
 
 
 @dataclass(frozen=True)
-class Upstream:
+class Envoyproxy:
     """envoyproxy/ratelimit with a Redis and its default settings, a fresh one for each attack."""
 
     name: str = "envoyproxy/ratelimit"
@@ -126,15 +126,15 @@ class Upstream:
             settings = {**_redis(stack, folder), **_tls(folder, attack), "GOMAXPROCS": "1", "LOG_LEVEL": "error"}
             # Statistics as in use: without this it writes a line of its log for each call.
             settings |= {"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": f"127.0.0.1:{free_port()}"}
-            upstream = stack.enter_context(start_upstream(folder / "upstream", rules, settings))
-            pin(upstream.pid, server=True)
+            envoyproxy = stack.enter_context(start_envoyproxy(folder / "envoyproxy", rules, settings))
+            pin(envoyproxy.pid, server=True)
             yield Target(
                 host="127.0.0.1",
-                port=upstream.grpc_port,
+                port=envoyproxy.grpc_port,
                 path=SHOULD_RATE_LIMIT,
                 request=PLAIN,
-                pid=upstream.pid,
-                http_port=upstream.http_port,
+                pid=envoyproxy.pid,
+                http_port=envoyproxy.http_port,
                 tls=Need.TLS in attack.needs,
             )
 
@@ -184,7 +184,7 @@ class Running:
         yield self.target
 
 
-Server = Ours | Upstream | Program | Running
+Server = Ours | Envoyproxy | Program | Running
 
 
 def _listens(host: str, port: int) -> bool:

@@ -43,7 +43,7 @@ class HeaderNames(NamedTuple):
     reset: str
 
 
-UPSTREAMS_NAMES: Final = HeaderNames("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
+DEFAULT_NAMES: Final = HeaderNames("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
 
 
 def header_names(settings: Settings) -> HeaderNames:
@@ -133,7 +133,7 @@ class HeaderEncoder:
                 wait += options.retry_after_jitter.of(wait, share)
             yield self._constant(tightest).limit
             yield header(self._remaining, b"%d" % tightest.remaining)
-            if wait or tightest.limit.requests or not _never_ends(tightest):  # as upstream: until a window of 0 ends
+            if wait or tightest.limit.requests or not _never_ends(tightest):  # as envoyproxy: until a window of 0 ends
                 yield header(self._reset, b"%d" % -(-wait // SECOND))
         if "x_ratelimit" not in headers and "ietf" not in headers:
             return

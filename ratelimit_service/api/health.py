@@ -21,7 +21,7 @@ from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.system.clock import Clock, system_clock
 
 NAMES: Final = ("", "ratelimit", rls_pb2.DESCRIPTOR.services_by_name["RateLimitService"].full_name)
-"""Services with one status: the server as a whole, the name that upstream uses, and the service's own name."""
+"""Services with one status: the server as a whole, the name that envoyproxy uses, and the service's own name."""
 
 MAX_WATCHERS: Final = 10_000
 """Watch calls at once, 0.8 KB each. A load balancer keeps one per connection, so ten thousand serve any fleet; without

@@ -11,7 +11,7 @@ from typing import Final
 from google.protobuf.struct_pb2 import Struct
 
 from ratelimit_service.api.explanation import encode_explanation
-from ratelimit_service.api.headers import UPSTREAMS_NAMES, HeaderEncoder, HeaderNames, retry_after_seconds, wait_seconds
+from ratelimit_service.api.headers import DEFAULT_NAMES, HeaderEncoder, HeaderNames, retry_after_seconds, wait_seconds
 from ratelimit_service.api.metadata import Shown, deciding_rule, dynamic_metadata, rule_metadata
 from ratelimit_service.api.request import decode
 from ratelimit_service.api.wire import field, varint
@@ -74,7 +74,7 @@ class ResponseEncoder:
 
     def __init__(
         self,
-        names: HeaderNames = UPSTREAMS_NAMES,
+        names: HeaderNames = DEFAULT_NAMES,
         *,
         dynamic_metadata: bool = False,
         shown: Shown = lambda _, entries: entries,

@@ -24,7 +24,7 @@ from ratelimit_service.rules.sources.files import ensure_exists, read_files
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.settings import Section, Settings
 from ratelimit_service.settings.fields import KeyFormat
-from ratelimit_service.stores.redis.envoyproxy import is_upstreams
+from ratelimit_service.stores.redis.envoyproxy import counts_as_envoyproxy
 
 
 @click.command(
@@ -86,7 +86,7 @@ def command(
         found = sorted([*found, *without_home(book)], key=lambda warning: warning[:3])
     redis = _settings_of(Section.REDIS, env_file)
     if book is not None and redis is not None and redis.key_format is KeyFormat.ENVOYPROXY:
-        found = sorted([*found, *shared_keys(book, is_upstreams)], key=lambda warning: warning[:3])
+        found = sorted([*found, *shared_keys(book, counts_as_envoyproxy)], key=lambda warning: warning[:3])
     warnings = [warning for warning in found if warning.kind not in ignored]
     notes = [] if book is None else [*queue_notes(book), *places_notes(book), *region_notes(book)]
     if as_json:

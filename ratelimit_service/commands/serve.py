@@ -36,8 +36,8 @@ STOP_SECONDS: Final = 20.0
 What ends the process from outside gives it more: deploy/ and docs/deploy.md have this and 5 seconds.
 """
 
-_AS_UPSTREAM = "--as-upstream"
-"""The image's /bin/ratelimit begins with it: manifests give upstream's program arguments, of which it reads none."""
+_AS_ENVOYPROXY = "--as-envoyproxy"
+"""The image's /bin/ratelimit begins with it: manifests give envoyproxy's program arguments, of which it reads none."""
 
 _CALL = """
   {ratelimit} call {grpc} shop login=ada
@@ -58,11 +58,11 @@ The rules are in {rules}: change one while the service runs.
 
 
 class _Serve(click.Command):
-    """The verb. Behind `--as-upstream`, arguments that it does not know are left over in place of an error."""
+    """The verb. Behind `--as-envoyproxy`, arguments that it does not know are left over in place of an error."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does."""
-        ctx.ignore_unknown_options = ctx.allow_extra_args = _AS_UPSTREAM in args
+        ctx.ignore_unknown_options = ctx.allow_extra_args = _AS_ENVOYPROXY in args
         return super().parse_args(ctx, args)
 
 
@@ -76,7 +76,7 @@ Every other setting is a variable of the environment, or a line in an .env file:
 )
 @env_file_option
 @click.option("--hints", is_flag=True, help="Say what to try once it runs.")
-@click.option(_AS_UPSTREAM, is_flag=True, hidden=True, expose_value=False)
+@click.option(_AS_ENVOYPROXY, is_flag=True, hidden=True, expose_value=False)
 @click.pass_context
 def command(ctx: click.Context, /, env_file: Path | None, hints: bool, **flags: Any) -> None:
     """Run the service.

@@ -246,7 +246,7 @@ class Planner:
         if without_limit:
             increments += _without_limit(hits)
         unmatched = _unmatched(request, hits, book, work) if request.explain else None
-        # As upstream: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
+        # As envoyproxy: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
         idle_quota = self._quota_mode and None in hits
         return Plan(
             hits,

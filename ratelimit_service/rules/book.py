@@ -1,8 +1,8 @@
 """The rulebook: all rules, compiled so that a match costs one dictionary look-up per entry. Hot path.
 
-A book is immutable; a reload makes a new one. Matching is upstream's. At each level the entry's `key_value` is tried,
+A book is immutable; a reload makes a new one. Matching is envoyproxy's. At each level the entry's `key_value` is tried,
 then the wildcards in the order of the file, then the key alone. There is no backtracking. The rule is that of the node
-which the last entry reaches. A level with options that upstream does not have is searched by `Matchers`.
+which the last entry reaches. A level with options that envoyproxy does not have is searched by `Matchers`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,7 +80,7 @@ class Node:
         self.wildcards = Wildcards(patterns, refuses=refuses) if patterns else None
         special = any(child.fit is not None or child.priority for child in children.values())
         self.matchers: Matchers[Node] | None = Matchers(children) if special else None
-        """Finds children, if upstream's order of names and wildcards does not."""
+        """Finds children, if envoyproxy's order of names and wildcards does not."""
         own = any(found is not None and found.tries for found in (self.wildcards, self.matchers))
         self.tries: bool = own or any(child.tries for child in children.values())
         """Whether values are tried with patterns, there or below."""

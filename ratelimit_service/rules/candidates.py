@@ -75,13 +75,13 @@ def _is_of_key(name: str, key: str) -> bool:
 
 def _ranked(node: Node, key: str, text: str) -> Iterator[tuple[Rank, str, str, Node | None]]:
     """What the entry is compared with at the level, each with its rank, name and kind."""
-    upstreams = ((text, EXACT, "exact"), (key, KEY_ALONE, "key"))
-    for name, match, kind in upstreams:
+    by_name = ((text, EXACT, "exact"), (key, KEY_ALONE, "key"))
+    for name, match, kind in by_name:
         if name not in node.children or node.children[name].fit is not None:
             yield (0, match, 0), name, kind, None
     names: Iterable[str] = node.children
     if node.matchers is None and node.wildcards is None:  # there may be a million, and two at most are looked up
-        names = [name for name, _, _ in upstreams if name in node.children]
+        names = [name for name, _, _ in by_name if name in node.children]
     first: dict[tuple[str, int], int] = {}
     for order, name in enumerate(names):
         child = node.children[name]

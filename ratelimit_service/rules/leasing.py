@@ -27,7 +27,7 @@ NO_LEASES: Final = LeaseOptions()
 
 def lease_options(settings: Settings) -> LeaseOptions:
     """What the settings say."""
-    # In memory there is nothing to save, and on upstream's counters its instances count too.
+    # In memory there is nothing to save, and on envoyproxy's counters its instances count too.
     able = settings.backend_type is Backend.REDIS and settings.key_format is KeyFormat.OWN
     return LeaseOptions(settings.leases is LeaseMode.AUTO, settings.lease_max_share if able else 0.0)
 

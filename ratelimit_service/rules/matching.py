@@ -1,7 +1,7 @@
 """What the descriptors of one level match by, compiled: a search costs look-ups, not a test of each. Hot path.
 
-A level of upstream's descriptors alone needs no more than names and `Wildcards`. As soon as one of its descriptors has
-a priority, or a `Fit` of its own, `Matchers` searches the whole level. Of all descriptors that match an entry it takes
+A level that envoyproxy could have needs no more than names and `Wildcards`. As soon as one of its descriptors has a
+priority, or a `Fit` of its own, `Matchers` searches the whole level. Of all descriptors that match an entry it takes
 the one of the least rank: the highest priority; then the exact `key_value`, before all that stand in the order of the
 file, before the key alone; then the order of the file, in which networks of one key and priority stand together.
 """
@@ -242,7 +242,7 @@ def _address_order(networked: tuple[Network, object]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What the values of a descriptor's key are compared with, other than upstream's `value`."""
+    """What the values of a descriptor's key are compared with, other than envoyproxy's `value`."""
 
     key: str
     kind: str

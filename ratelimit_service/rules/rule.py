@@ -50,7 +50,7 @@ class Level(NamedTuple):
     an entry that a lookup has changed came with another one."""
     mark: str = ""
     """What tells its addresses from those of other descriptors of the level, where two may count the same prefix."""
-    upstreams: bool = True
+    as_envoyproxy: bool = True
     """envoyproxy/ratelimit has such a descriptor, and counts its values in the same way."""
     several: bool = False
     """Its descriptor fits more values than one."""
@@ -280,7 +280,7 @@ def override_path(domain: str, entries: Entries) -> Path:
 def counter_key(rule: Rule, entries: Entries) -> str:
     """The key of the counter of this rule and these entries.
 
-    It is unique for a rule and a list of entries, with one exception: as in upstream, a limit that comes with a request
+    It is unique for a rule and a list of entries, with one exception: as in envoyproxy, a limit that a request brings
     uses the counter of the rule that it overrides, if that counts in a fixed window of the same length.
 
     Separators are escaped inside the parts. A shared level is written with `~` and the level's name, which cannot be
@@ -388,7 +388,7 @@ def _regions_in_words(regions: Regions) -> str:
 
 
 def near_threshold(requests: int, ratio: float) -> int:
-    """The use of a limit above which a hit counts as near it. Computed in 32-bit floats, as upstream does."""
+    """The use of a limit above which a hit counts as near it. Computed in 32-bit floats, as envoyproxy does."""
     return int(_float32(_float32(requests) * _float32(ratio)))
 
 

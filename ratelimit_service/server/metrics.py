@@ -1,6 +1,6 @@
 """Everything that is counted or measured, as metrics for Prometheus: made at each scrape, never on the hot path.
 
-Names and labels are upstream's, so that dashboards made for it go on working. Ten thousand rules have forty thousand
+Names and labels are envoyproxy's, so that dashboards made for it go on working. Ten thousand rules have forty thousand
 series, so the text is made in blocks of a fraction of a millisecond, between which the caller lets other work run.
 
 To add a metric, yield it in `metrics()` of the part that counts it (a store, a transport, HTTP connections). Nothing

@@ -1,4 +1,4 @@
-"""Sums of the tallies of all rules and domains, by path, under the names of upstream's statistics.
+"""Sums of the tallies of all rules and domains, by path, under the names of envoyproxy's statistics.
 
 Ten thousand tallies take long, so sums are made by generators, which yield an empty text wherever other work may run.
 """
@@ -29,7 +29,7 @@ class Stat(NamedTuple):
     name: str
     help: str
     ours: bool = False
-    """Upstream has no such counter, so the metric's name ends in `_total`, as a counter's should."""
+    """envoyproxy/ratelimit has no such counter, so the metric's name ends in `_total`, as a counter's should."""
 
 
 STATS: Final = (
@@ -245,8 +245,8 @@ CONTROL: Final = re.compile(
 """Characters that are removed from a request's text before it is written to a terminal, a page or a log."""
 
 
-def upstream_text(part: str) -> str:
-    """A part of a path as upstream writes it for statsd: `_` for `:`, `|`, and the dots of an IPv4 address."""
+def envoyproxy_text(part: str) -> str:
+    """A part of a path as envoyproxy writes it for statsd: `_` for `:`, `|`, and the dots of an IPv4 address."""
     if ":" in part or "|" in part:
         part = part.replace(":", "_").replace("|", "_")
     if part.count(".") > 2:
@@ -255,5 +255,5 @@ def upstream_text(part: str) -> str:
 
 
 def plain(part: str) -> str:
-    """A part of a path as upstream writes it, and without control characters."""
-    return CONTROL.sub("_", upstream_text(part))
+    """A part of a path as envoyproxy writes it, and without control characters."""
+    return CONTROL.sub("_", envoyproxy_text(part))

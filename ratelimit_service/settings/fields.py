@@ -86,7 +86,7 @@ class TransportName(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """The lowest level that is logged. The names are logrus's, which upstream uses."""
+    """The lowest level that is logged. The names are logrus's, which envoyproxy uses."""
 
     TRACE = "trace"
     DEBUG = "debug"
@@ -112,7 +112,7 @@ class LogFormat(StrEnum):
 
 
 _UNSUPPORTED: Final[Mapping[str, str]] = {
-    # Values of upstream. If they were ignored, hits would be counted in the wrong place, or no rule would apply.
+    # Values of envoyproxy. If they were ignored, hits would be counted in the wrong place, or no rule would apply.
     "memcache": "is not in this release: counters are kept in this process's memory (memory) or in Redis (redis)",
     "grpc_xds_sotw": "is not supported by this release: rules are read from files (FILE)",
 }
@@ -215,11 +215,13 @@ class Setting(NamedTuple):
 
 
 NEW: Final = "new"
-"""The origin of a setting that upstream does not have."""
-ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - upstream's default: other machines call this service
+"""The origin of a setting that envoyproxy does not have."""
+ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - envoyproxy's default: other machines call this service
 
 
-def setting(section: Section, default: str, meaning: str, origin: str = "upstream", *, flag: str | None = None) -> Any:
+def setting(
+    section: Section, default: str, meaning: str, origin: str = "envoyproxy", *, flag: str | None = None
+) -> Any:
     """A field of `Settings`. With `flag`, `ratelimit serve` has it too; an empty flag is named after the field."""
     return Field(
         default=default, description=meaning, json_schema_extra={"section": section, "origin": origin, "flag": flag}

@@ -1,4 +1,4 @@
-"""Readers of values in Go's syntax, which upstream's deployments use.
+"""Readers of values in Go's syntax, which envoyproxy's deployments use.
 
 A reader takes a text and returns its value. It raises a ValueError that says what was expected; the caller adds the
 name and the text before it. Durations may be in Go's syntax too, and are read as everywhere.
@@ -57,7 +57,7 @@ def read_list(text: str) -> tuple[str, ...]:
 
 
 def read_map(text: str) -> tuple[tuple[str, str], ...]:
-    """Keys and values, `k:v,k2:v2`. As in upstream, a value cannot contain a colon."""
+    """Keys and values, `k:v,k2:v2`. As in envoyproxy, a value cannot contain a colon."""
     pairs = tuple(item.split(":") for item in read_list(text))
     if any(len(pair) != 2 or not pair[0].strip() for pair in pairs):
         raise ValueError("is not a map such as key:value,key2:value2")

@@ -31,7 +31,7 @@ ALWAYS_ON: Final[Mapping[str, str]] = MappingProxyType(
         "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "health says NOT_SERVING until there are rules",
     }
 )
-"""Upstream's booleans that change nothing here, each with the reason: what is done here covers both of its values."""
+"""Booleans of envoyproxy/ratelimit that change nothing, each with the reason: what is done here covers both values."""
 
 
 def _names(prefix: str, rest: str) -> list[str]:
@@ -71,18 +71,18 @@ _REASONS: Final[Mapping[str, Iterable[str]]] = {
         "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
     ],
     "metrics are always there, and cost nothing until they are read": ["DISABLE_STATS"],
-    "upstream does not read it either; GRPC_CLIENT_TLS_CACERT names the CA that clients are checked with": [
+    "envoyproxy does not read it either; GRPC_CLIENT_TLS_CACERT names the CA that clients are checked with": [
         "GRPC_SERVER_TLS_CA_CERT"  # Envoy Gateway sets it; its name promises what neither service does
     ],
 }
 
 UNUSED: Final[Mapping[str, str]] = MappingProxyType({name: why for why, names in _REASONS.items() for name in names})
-"""Upstream's variables that have no effect here, each with the reason; a new feature takes its variables out."""
+"""Variables of envoyproxy/ratelimit that have no effect, each with the reason. A new feature takes its own out."""
 
 HARMLESS_VALUES: Final[Mapping[str, Collection[str]]] = MappingProxyType(
     {
         **dict.fromkeys(("USE_STATSD", "USE_DOG_STATSD", "DISABLE_STATS"), FALSE),
-        "PROMETHEUS_MAPPER_YAML": ("/etc/statsd-exporter/conf.yaml",),  # upstream's own, whose names the metrics have
+        "PROMETHEUS_MAPPER_YAML": ("/etc/statsd-exporter/conf.yaml",),  # envoyproxy's own, whose names the metrics have
     }
 )
 """Values of unused variables that need no warning: they turn a feature off, or describe what this service does."""

@@ -1,4 +1,4 @@
-"""REDIS_URL and REDIS_AUTH, in upstream's syntax. No error message contains what may be a password.
+"""REDIS_URL and REDIS_AUTH, in envoyproxy's syntax. No error message contains what may be a password.
 
 ::
 

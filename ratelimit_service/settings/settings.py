@@ -109,7 +109,7 @@ def _with_more_redis(model: type[_Model]) -> type[_Model]:
     for name in RedisSettings._fields:
         first = model.model_fields[f"redis_{name}"]
         help_text = f"As `REDIS_{name.upper()}`, for the"
-        origin = _SECOND_ORIGINS.get(name, "upstream")
+        origin = _SECOND_ORIGINS.get(name, "envoyproxy")
         second = setting(Section.REDIS, first.default, f"{help_text} second Redis.", origin)
         home = setting(Section.REGIONS, first.default, _HOME_HELP.get(name, f"{help_text} home Redis."), NEW)
         fields[f"redis_persecond_{name}"] = (first.rebuild_annotation(), second)
@@ -118,8 +118,8 @@ def _with_more_redis(model: type[_Model]) -> type[_Model]:
 
 
 _SECOND_ORIGINS: Final = {
-    "socket_type": "upstream; `unix` there",
-    "url": "upstream; `/var/run/nutcracker/ratelimitpersecond.sock` there",
+    "socket_type": "envoyproxy; `unix` there",
+    "url": "envoyproxy; `/var/run/nutcracker/ratelimitpersecond.sock` there",
 }
 _HOME_HELP: Final = {
     "url": "Address of the home Redis, which all regions share: as `REDIS_URL`; if empty, there is none.",
@@ -257,7 +257,7 @@ class Settings(BaseSettings):
     )
 
     config_type: Annotated[ConfigType, reads(one_of(ConfigType))] = _rules(
-        "FILE", "Source of the rules: `FILE`. Upstream's `GRPC_XDS_SOTW` is not supported."
+        "FILE", "Source of the rules: `FILE`. envoyproxy/ratelimit's `GRPC_XDS_SOTW` is not supported."
     )
     runtime_root: str = _rules("/srv/runtime_data/current", "Folder that contains the rules' folder.")
     runtime_subdirectory: str = _rules("", "Folder inside `RUNTIME_ROOT`.")
@@ -281,12 +281,12 @@ class Settings(BaseSettings):
         "", "`single`, `sentinel` or `cluster`; if empty, `single`."
     )
     redis_socket_type: Annotated[SocketType, reads(one_of(SocketType, empty=SocketType.EITHER))] = _redis(
-        "", "`tcp` or `unix`; if empty, `REDIS_URL` decides.", "upstream; `unix` there"
+        "", "`tcp` or `unix`; if empty, `REDIS_URL` decides.", "envoyproxy; `unix` there"
     )
     redis_url: Annotated[SecretStr, AfterValidator(_check_url)] = _redis(
         "",
         "Address of Redis; docs/redis.md has all forms. If empty, `localhost:6379`.",
-        "upstream; `/var/run/nutcracker/ratelimit.sock` there",
+        "envoyproxy; `/var/run/nutcracker/ratelimit.sock` there",
     )
     redis_auth: SecretStr = _redis("", "Login to Redis: `password` or `user:password`.")
     redis_sentinel_auth: SecretStr = _redis("", "Login to the sentinels: `password` or `user:password`.")
@@ -306,7 +306,7 @@ class Settings(BaseSettings):
     cache_key_prefix: str = _redis("", "Prefix of the keys of all counters.")
     key_format: Annotated[KeyFormat, reads(one_of(KeyFormat, empty=KeyFormat.OWN))] = _redis(
         "own",
-        "Format of keys: `own`, or `envoyproxy`: upstream's keys for fixed windows, for a gradual migration.",
+        "Format of keys: `own`, or `envoyproxy`, that of envoyproxy/ratelimit for fixed windows, to migrate gradually.",
         NEW,
     )
     expiration_jitter_max_seconds: Count = _redis(
@@ -353,7 +353,7 @@ class Settings(BaseSettings):
     backend_type: Annotated[Backend, reads(one_of(Backend))] = _counting(
         "",
         "Store of the counters: `memory` or `redis`; if empty, `redis` if `REDIS_URL` is set, else `memory`.",
-        "upstream; `redis` there",
+        "envoyproxy; `redis` there",
         flag="--backend",
     )
     memory_max_counters: Positive = _counting(
@@ -415,7 +415,7 @@ class Settings(BaseSettings):
     prometheus_path: Annotated[str, reads(go_syntax.read_path)] = _metrics("/metrics", "Path of the metrics there.")
 
     log_level: Annotated[LogLevel, reads(one_of(LogLevel, warn=LogLevel.WARNING))] = _logging(
-        "info", f"Lowest level that is logged: {', '.join(LogLevel)}.", "upstream; `WARN` there", flag=""
+        "info", f"Lowest level that is logged: {', '.join(LogLevel)}.", "envoyproxy; `WARN` there", flag=""
     )
     log_format: Annotated[LogFormat, reads(one_of(LogFormat, empty=LogFormat.TEXT))] = _logging(
         "text", "Format of log lines: `text` or `json`.", flag=""

@@ -1,7 +1,7 @@
 """Lengths of time as they are written, in settings, rules, cases and commands: `10m`, `1h30m`, `15 minutes`, `day`.
 
 A length is a word alone, or numbers with their units one after the other, with or without spaces: a unit is a word, or
-one of Go's (`time.ParseDuration`), which upstream's deployments use, or `d` or `w`. It becomes an integer of
+one of Go's (`time.ParseDuration`), which envoyproxy's deployments use, or `d` or `w`. It becomes an integer of
 microseconds, without a float in between.
 """
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 _MICROSECONDS = (50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000)
 BOUNDS = tuple(bound * 1_000 for bound in (*_MICROSECONDS, 1_000_000, 2_500_000, 5_000_000, 10_000_000))
-"""Upper bounds of the buckets, in nanoseconds. From 5 ms on they are upstream's, which dashboards name; most calls here
-take less."""
+"""Upper bounds of the buckets, in nanoseconds. From 5 ms on they are envoyproxy's, which dashboards name; most calls
+here take less."""
 
 _FIRST = BOUNDS[0]
 

@@ -1,4 +1,4 @@
-"""Log lines: their format, text or JSON with upstream's field names, and a limit on those that clients can cause.
+"""Log lines: their format, text or JSON with envoyproxy's field names, and a limit on those that clients can cause.
 
 A line of JSON is at most MAX_LINE bytes long. Its fields are in docs/logs.md, and stay as they are.
 """

@@ -1,8 +1,8 @@
 """Metrics: their types, their merge when several processes report them, and their text for Prometheus.
 
 The text has format 0.0.4, or is OpenMetrics. It is written here, because prometheus_client adds `_total` to the name of
-every counter, and upstream's names, which dashboards use, do not end so. OpenMetrics requires that suffix of counters:
-there these have the type unknown, which keeps their names, and Prometheus computes the same with them.
+every counter, and envoyproxy's names, which dashboards use, do not end so. OpenMetrics requires that suffix: there
+these have the type unknown, which keeps their names, and Prometheus computes the same with them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Counts of what a rule, a domain and the service have answered, as plain integers. Hot path.
 
 A tally outlives a reload: a new book takes over the tallies of the old one by their path. Each number counts what
-upstream's number of that name counts, so that dashboards made for it stay true.
+envoyproxy's number of that name counts, so that dashboards made for it stay true.
 """
 
 from collections.abc import Iterable, Iterator
@@ -96,7 +96,7 @@ class Tally:
         self.near_limit = 0
         """Charged above the near threshold and within the limit."""
         self.over_limit = 0
-        """The part of denied hits above the limit, as upstream counts it."""
+        """The part of denied hits above the limit, as envoyproxy counts it."""
         self.denied_below_limit = 0
         """The rest of them: what a denied hit that crossed the limit had below it."""
         self.over_limit_with_local_cache = 0

@@ -33,7 +33,7 @@ from tests.admin.service import START_SECONDS, Service, ask, running
 ADA = {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}
 
 
-def test_an_allowed_request_is_answered_200_with_upstreams_json(service: Service) -> None:
+def test_an_allowed_request_is_answered_200_with_envoyproxys_json(service: Service) -> None:
     reply = service.post(ADA)
 
     assert reply.status == 200
@@ -91,7 +91,7 @@ def test_what_no_rule_limits_is_allowed(service: Service) -> None:
     assert (reply.status, reply.text) == (200, '{"overallCode":"OK","statuses":[{"code":"OK"}]}')
 
 
-def test_headers_and_metadata_are_written_as_upstream_writes_them(tmp_path: Path) -> None:
+def test_headers_and_metadata_are_written_as_envoyproxy_writes_them(tmp_path: Path) -> None:
     rules = """\
 domain: shop
 headers: [ratelimit]

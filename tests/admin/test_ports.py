@@ -65,7 +65,7 @@ def test_prometheus_has_a_port_of_its_own_when_asked_for(tmp_path: Path) -> None
     assert elsewhere.status == 404
 
 
-def test_rules_are_listed_in_upstreams_form_and_the_files_order(service: Service) -> None:
+def test_rules_are_listed_in_envoyproxys_form_and_the_files_order(service: Service) -> None:
     assert service.get("/rlconfig").text == (
         "shop.user: unit=MINUTE requests_per_unit=3, shadow_mode: false, quota_mode: false\n"
         "shop.plan_free.path_/search: unit=SECOND requests_per_unit=1, shadow_mode: true, quota_mode: false\n"
@@ -73,7 +73,7 @@ def test_rules_are_listed_in_upstreams_form_and_the_files_order(service: Service
     )
 
 
-def test_what_upstream_has_not_is_listed_at_the_end_of_a_rules_line(tmp_path: Path) -> None:
+def test_what_envoyproxy_has_not_is_listed_at_the_end_of_a_rules_line(tmp_path: Path) -> None:
     rules = """\
 domain: shop
 descriptors:
@@ -96,7 +96,7 @@ descriptors:
     assert paths == [["user", "per_5_minutes"], ["user", "per_day"]]
 
 
-def test_stats_have_upstreams_names(service: Service) -> None:
+def test_stats_have_envoyproxys_names(service: Service) -> None:
     for _ in range(4):
         service.post(ADA)
     service.post({"domain": "a\nb", "descriptors": [{}]})

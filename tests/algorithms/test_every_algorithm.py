@@ -110,7 +110,7 @@ def test_a_denied_hit_moves_nothing_unless_refused_hits_count(
 def test_a_hit_that_costs_more_than_there_can_be_is_never_charged(
     algorithm: Algorithm, limit: Limit, history: History, now: int, more: int
 ) -> None:
-    assume(algorithm.name != "fixed_window")  # upstream counts those too
+    assume(algorithm.name != "fixed_window")  # envoyproxy counts those too
     state = replay(algorithm, limit, history)
     assume(not is_too_deep(algorithm, limit, state, now))
     after, decision = algorithm.hit(state, limit, capacity(algorithm, limit) + more, now)

@@ -427,7 +427,7 @@ def test_what_is_never_allowed_has_no_time_to_come_back(limit: str) -> None:
     assert found["RateLimit"] == '"a";r=0'
 
 
-def test_a_window_of_0_tells_when_it_ends_as_upstream_in_upstreams_header_alone() -> None:
+def test_a_window_of_0_tells_when_it_ends_as_envoyproxy_in_envoyproxys_header_alone() -> None:
     found = Shop("- {key: a, rate_limit: {unit: minute, requests_per_unit: 0}}", ALL).headers("a")
 
     assert found["RateLimit-Reset"] == "60"

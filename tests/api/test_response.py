@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
-from ratelimit_service.api.headers import UPSTREAMS_NAMES as NAMES
+from ratelimit_service.api.headers import DEFAULT_NAMES as NAMES
 from ratelimit_service.api.headers import wait_seconds
 from ratelimit_service.api.metadata import dynamic_metadata
 from ratelimit_service.api.response import ResponseEncoder
@@ -22,7 +22,7 @@ from ratelimit_service.rules.rule import Entries, Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.telemetry.tally import Tally
 
-UPSTREAMS = ResponseOptions(headers=("ratelimit",))
+ENVOYPROXY = ResponseOptions(headers=("ratelimit",))
 
 counts = st.integers(0, MAX_FIELD) | st.integers(MAX_FIELD, MAX_REQUESTS)
 limits = st.builds(
@@ -121,7 +121,7 @@ def expected(verdict: Verdict) -> RateLimitResponse:
     return message
 
 
-@given(st.booleans(), st.lists(hits, max_size=5), st.sampled_from([None, UPSTREAMS]))
+@given(st.booleans(), st.lists(hits, max_size=5), st.sampled_from([None, ENVOYPROXY]))
 def test_an_answer_is_the_one_the_generated_class_writes(
     allowed: bool, found: list[Hit | None], options: ResponseOptions | None
 ) -> None:
@@ -155,7 +155,7 @@ def test_a_varint_is_protobufs(number: int) -> None:
 
 def test_headers_tell_of_the_tightest_limit_in_their_order() -> None:
     limit = Limit(10, Unit.MINUTE, Unit.MINUTE.window)
-    verdict = Verdict(True, [hit(rule(limit), Decision(True, 3, 0, 57_000_001, 0))], response=UPSTREAMS)
+    verdict = Verdict(True, [hit(rule(limit), Decision(True, 3, 0, 57_000_001, 0))], response=ENVOYPROXY)
 
     message = RateLimitResponse.FromString(ResponseEncoder().encode(verdict, b""))
 
@@ -191,7 +191,7 @@ def test_what_may_exceed_a_limit_is_promised_to_nobody() -> None:
     limit = Limit(10, Unit.MINUTE, Unit.MINUTE.window, exceed=2)
     hits = [hit(rule(limit), Decision(True, remaining, 0, 0, 0)) for remaining in (12, 3, 2, 1)]
 
-    message = RateLimitResponse.FromString(ResponseEncoder().encode(Verdict(True, hits, response=UPSTREAMS), b""))
+    message = RateLimitResponse.FromString(ResponseEncoder().encode(Verdict(True, hits, response=ENVOYPROXY), b""))
 
     assert [status.limit_remaining for status in message.statuses] == [10, 1, 0, 0]
     assert message.response_headers_to_add[1].value == "0"
@@ -209,7 +209,7 @@ def test_a_refused_hit_is_told_when_it_would_be_allowed_and_an_allowed_one_when_
     decision: Decision, seconds: int
 ) -> None:
     found = [hit(rule(Limit(10, Unit.MINUTE, Unit.MINUTE.window)), decision)]
-    verdict = Verdict(decision.allowed, found, response=UPSTREAMS)
+    verdict = Verdict(decision.allowed, found, response=ENVOYPROXY)
 
     message = RateLimitResponse.FromString(ResponseEncoder().encode(verdict, b""))
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from ratelimit_service.commands.check import command
 from ratelimit_service.rules.rule import counter_key
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.envoyproxy import upstream_key
+from ratelimit_service.stores.redis.envoyproxy import envoyproxy_key
 from tests.books import book
 
 GOOD = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
@@ -154,7 +154,7 @@ A_B = "key: a, value: b"
         (f"key: a_b, {LIMIT}", f"key: a_b, value: c, {LIMIT}", ""),
     ],
 )  # fmt: skip
-def test_rules_that_share_a_key_of_upstreams_are_warned_of_where_keys_are_such(
+def test_rules_that_share_a_key_of_envoyproxys_are_warned_of_where_keys_are_such(
     tmp_path: Path, first: str, second: str, name: str
 ) -> None:
     file = tmp_path / "a.yaml"
@@ -202,7 +202,7 @@ def test_such_rules_do_share_a_key() -> None:
     for entries in ((("a", "b"), ("c", "v")), (("a_b_c", "v"),)):
         rule = rules.match("shop", entries)
         assert rule is not None
-        keys.add(upstream_key("", Hit(rule, counter_key(rule, entries), 1, tally=rule.tally, quota=False), 0))
+        keys.add(envoyproxy_key("", Hit(rule, counter_key(rule, entries), 1, tally=rule.tally, quota=False), 0))
 
     assert keys == {"shop_a_b_c_v_0"}
 

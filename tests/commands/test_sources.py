@@ -35,7 +35,7 @@ def write_rules(folder: Path, domain: str = "shop") -> Path:
 
 WAYS = {
     "RULES_PATH": ({"RULES_PATH": "there"}, [], "there"),
-    "the folders of upstream": (
+    "the folders of envoyproxy": (
         {"RUNTIME_ROOT": "root", "RUNTIME_SUBDIRECTORY": "sub", "RUNTIME_APPDIRECTORY": "rules"},
         [],
         "root/sub/rules",

@@ -242,7 +242,7 @@ def test_a_rule_at_two_places_has_one_row(run: Run) -> None:
 
 @pytest.mark.parametrize("query", ENVOY_GATEWAY)
 def test_envoy_gateways_own_dashboard_has_data(run: Run, query: str) -> None:
-    """Metrics and labels have upstream's names, and a rule that Envoy Gateway writes has the levels it looks for."""
+    """Metrics and labels have envoyproxy's names, and a rule that Envoy Gateway writes has the levels it looks for."""
     run.prometheus.wait_until(lambda: len(run.prometheus.labels(query)) >= 1, "has data")
 
 

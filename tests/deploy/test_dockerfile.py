@@ -34,7 +34,7 @@ FOLDERS: Final = ("/src", "/wheels", "/build", "/opt/ratelimit")
 NOBODY: Final = 65532
 BUILD_SECONDS: Final = 900
 """Most of it is spent on the package index: one download took five minutes on a busy machine."""
-UPSTREAM_USER: Final = 65534
+ENVOYPROXY_USER: Final = 65534
 OFFLINE: Final = ("NewConnectionError", "Temporary failure in name resolution", "ConnectTimeoutError")
 RULES: Final = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
 RULES_OF_ISTIO: Final = """\
@@ -188,7 +188,7 @@ def test_the_final_stage_only_copies() -> None:
     words = [instruction.word for instruction in stages()[-1]]
 
     assert {"RUN", "ADD", "VOLUME"}.isdisjoint(words)
-    assert copied_from_the_build() == [("/opt/ratelimit", "/opt/ratelimit"), ("/src/upstream", "/bin/ratelimit")]
+    assert copied_from_the_build() == [("/opt/ratelimit", "/opt/ratelimit"), ("/src/envoyproxy", "/bin/ratelimit")]
 
 
 def test_the_image_says_how_it_is_run() -> None:
@@ -266,7 +266,7 @@ def has_what_the_bill_of_materials_says_and_nothing_else(image: Image) -> None:
 
 
 def serves_as_nobody_and_its_health_check_tells(image: Image) -> None:
-    """By environment only, as upstream's image is run: 0 while it wants calls, 1 before it has rules and afterwards."""
+    """By environment only, as envoyproxy's image is run: 0 while it wants calls, 1 before it has rules and after."""
     rules = image.root / "srv/current/config"
     rules.mkdir(parents=True)
     check = json.loads(final("HEALTHCHECK").partition(" CMD ")[2])
@@ -306,7 +306,7 @@ def takes_verbs_and_flags(image: Image) -> None:
 def serves_as_istio_starts_it(image: Image) -> None:
     """With the command, the environment and the mount of Istio's sample (samples/ratelimit of istio/istio).
 
-    And with the argument that Agent Router's manifest gives it, which upstream's program ignores.
+    And with the argument that Agent Router's manifest gives it, which envoyproxy's program ignores.
 
     Here only: free ports, where Redis is, time for it on a busy machine, and no wait for new rules and for the end. The
     user is Envoy Gateway's, which owns nothing of the image either.
@@ -333,7 +333,7 @@ def serves_as_istio_starts_it(image: Image) -> None:
     }
     here = {"PORT": "0", "GRPC_PORT": "0", "DEBUG_PORT": "0", "STORE_DEADLINE": "10s", "RULES_POLL_INTERVAL": "50ms"}
     here["DRAIN_SECONDS"] = "0"
-    command = image.command([f"{image.root}/bin/ratelimit", "--quotaRateLimitServiceAddr=quota:8081"], UPSTREAM_USER)
+    command = image.command([f"{image.root}/bin/ratelimit", "--quotaRateLimitServiceAddr=quota:8081"], ENVOYPROXY_USER)
     before = files(image.root)
     with start_redis(image.root / "redis") as redis:
         here["REDIS_URL"] = f"127.0.0.1:{redis.port}"

@@ -27,7 +27,7 @@ HEALTH_CHECK: Final[Json] = {
     "unhealthy_threshold": 1,
     "grpc_health_check": {"service_name": "ratelimit"},
 }
-"""Ten times a second, by the name that upstream uses."""
+"""Ten times a second, by the name that envoyproxy uses."""
 _TIMEOUT: Final = "60s"
 """For the service's answer. Long: on a busy machine these tests are about answers, not about time."""
 

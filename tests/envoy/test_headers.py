@@ -277,7 +277,7 @@ def test_the_soft_part_is_told(envoy: Envoy) -> None:
     assert [list(told.metadata or ()) for told in (first, soft, refused)] == [[], ["soft_limit"], ["refused_by"]]
 
 
-def test_a_trial_is_in_the_headers_of_upstream_only(envoy: Envoy) -> None:
+def test_a_trial_is_in_the_headers_of_envoyproxy_only(envoy: Envoy) -> None:
     told = [get(envoy, "/trial") for _ in range(3)][-1]
 
     assert told.status == 200

@@ -411,7 +411,7 @@ def test_every_option_reaches_its_rule() -> None:
         ('{a: {"n": 1, 2024-01-31: 2}}', {"a": {"n": 1, "2024-01-31": 2}}),
     ],
 )
-def test_keys_of_metadata_that_are_no_text_have_the_names_that_upstream_gives_them(
+def test_keys_of_metadata_that_are_no_text_have_the_names_that_envoyproxy_gives_them(
     written: str, metadata: object
 ) -> None:
     (rule,) = book(descriptor(f"- key: a\n  metadata: {written}\n  rate_limit: {{unlimited: true}}")).rules

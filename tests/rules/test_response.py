@@ -114,7 +114,7 @@ def test_files_of_one_domain_must_not_say_different_things() -> None:
     ]
 
 
-def test_the_settings_of_upstream_are_those_of_ratelimit() -> None:
+def test_the_settings_of_envoyproxy_are_those_of_ratelimit() -> None:
     def options(**values: str) -> ResponseOptions:
         return response_options(Settings.model_validate(values))
 

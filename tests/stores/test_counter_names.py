@@ -10,8 +10,8 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries, Rule, counted_entries, counter_key
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.counter_names import Counter, OwnKeyParser, UpstreamKeyParser
-from ratelimit_service.stores.redis.envoyproxy import UpstreamScript, is_upstreams
+from ratelimit_service.stores.redis.counter_names import Counter, EnvoyproxyKeyParser, OwnKeyParser
+from ratelimit_service.stores.redis.envoyproxy import EnvoyproxyScript, counts_as_envoyproxy
 from ratelimit_service.stores.redis.keys import cluster_key, plain_key
 from ratelimit_service.system.clock import MINUTE
 from ratelimit_service.telemetry.tally import Tally
@@ -184,17 +184,17 @@ def test_a_name_tells_counters_of_a_default_and_of_any_domain(
         assert hit.rule in rest.rules_in("shop")
 
 
-def test_upstreams_name_tells_the_rule_of_any_domain() -> None:
+def test_envoyproxys_name_tells_the_rule_of_any_domain() -> None:
     rest = book(REST.format("*", ""))
     [hit] = hits(rest, "shop", (("user", "ada"),))
-    key = UpstreamScript("", 0, Clock(NOW)).key(hit)
+    key = EnvoyproxyScript("", 0, Clock(NOW)).key(hit)
 
-    counter = upstream_parse(rest, "shop")(key)
+    counter = envoyproxy_parse(rest, "shop")(key)
 
     assert key == f"shop_user_ada_{NOW // 1_000_000}"
     assert counter is not None
     assert (counter.rule, counter.descriptor) == (hit.rule, "user_ada")
-    assert upstream_parse(book(REST.format("api", "")), "shop")(key) is None
+    assert envoyproxy_parse(book(REST.format("api", "")), "shop")(key) is None
 
 
 @given(st.text(), st.text(), st.text(), st.booleans())
@@ -283,9 +283,9 @@ def test_a_way_of_counting_that_is_not_known_is_no_error(ending: str) -> None:
     assert counter.algorithm == ""
 
 
-def upstream_parse(of: RuleBook, domain: str, prefix: str = "") -> Callable[[str], Counter | None]:
-    upstream = UpstreamKeyParser(of, domain, prefix, is_upstreams)
-    return lambda key: upstream.parse(key.encode(), NOW)
+def envoyproxy_parse(of: RuleBook, domain: str, prefix: str = "") -> Callable[[str], Counter | None]:
+    envoyproxy = EnvoyproxyKeyParser(of, domain, prefix, counts_as_envoyproxy)
+    return lambda key: envoyproxy.parse(key.encode(), NOW)
 
 
 @pytest.mark.parametrize(
@@ -301,11 +301,11 @@ def upstream_parse(of: RuleBook, domain: str, prefix: str = "") -> Callable[[str
     ],
 )
 @pytest.mark.parametrize("prefix", ["", "p_"])
-def test_upstreams_name_tells_the_rule(entries: Entries, words: str, prefix: str) -> None:
+def test_envoyproxys_name_tells_the_rule(entries: Entries, words: str, prefix: str) -> None:
     [hit] = hits(SHOP, "shop", entries)
-    key = UpstreamScript(prefix, 0, Clock(NOW)).key(hit)
+    key = EnvoyproxyScript(prefix, 0, Clock(NOW)).key(hit)
 
-    counter = upstream_parse(SHOP, "shop", prefix)(key)
+    counter = envoyproxy_parse(SHOP, "shop", prefix)(key)
 
     assert counter is not None
     assert (counter.descriptor, counter.rule) == (words, hit.rule)
@@ -315,18 +315,18 @@ def test_upstreams_name_tells_the_rule(entries: Entries, words: str, prefix: str
 @pytest.mark.parametrize(
     "entries", [(("ip", "10.1.2.3"),), (("ip", "192.0.2.1"),), (("ip", "x"),), (("ip", "2001:DB8::1"), ("verb", "GET"))]
 )
-def test_lists_networks_and_prefixes_have_no_names_of_upstreams(entries: Entries) -> None:
+def test_lists_networks_and_prefixes_have_no_names_of_envoyproxy(entries: Entries) -> None:
     [hit] = hits(SHOP, "shop", entries)
 
-    assert not is_upstreams(hit.rule)
+    assert not counts_as_envoyproxy(hit.rule)
 
 
-def test_upstreams_ambiguous_names_belong_to_the_rule_with_the_most_literal_text() -> None:
+def test_envoyproxys_ambiguous_names_belong_to_the_rule_with_the_most_literal_text() -> None:
     second = NOW // 1_000_000
 
     # Domain `shop` has `user`, domain `shop_user` has `ada`: the name may be either's.
-    assert upstream_parse(SHOP, "shop")(f"shop_user_ada_x_{second}") is None
-    counter = upstream_parse(SHOP, "shop_user")(f"shop_user_ada_x_{second}")
+    assert envoyproxy_parse(SHOP, "shop")(f"shop_user_ada_x_{second}") is None
+    counter = envoyproxy_parse(SHOP, "shop_user")(f"shop_user_ada_x_{second}")
     assert counter is not None
     assert counter.rule is SHOP.match("shop_user", (("ada", "x"),))
 
@@ -343,11 +343,11 @@ def test_upstreams_ambiguous_names_belong_to_the_rule_with_the_most_literal_text
         "shops_user_ada_{second}",
     ],
 )
-def test_what_upstream_would_not_charge_now_is_left_alone(key: str) -> None:
+def test_what_envoyproxy_would_not_charge_now_is_left_alone(key: str) -> None:
     second = NOW // 1_000_000
     name = key.format(second=second, off=second + 1, past=second - 60, future=second + 120)
 
-    assert upstream_parse(SHOP, "shop")(name) is None
+    assert envoyproxy_parse(SHOP, "shop")(name) is None
 
 
 HASH = HashValue("0123456789abcdef0123456789abcdef", keep_digests=True)
@@ -410,12 +410,12 @@ def test_a_digest_of_a_secret_value_tells_the_rule_where_only_one_has_such_names
     assert (counter.rule is None) is ambiguous
 
 
-def test_upstreams_name_with_a_digest_tells_the_rule() -> None:
+def test_envoyproxys_name_with_a_digest_tells_the_rule() -> None:
     for value, rule in (("paid", 3), ("x", 1), ("shared_x", 7)):
         matched = SECRET.match("shop", (("api_key", value),))
         assert matched is not None
         counted = counted_entries(matched, (("api_key", value),))
         hit = Hit(matched, counter_key(matched, counted), 1, tally=Tally(), quota=False)
-        counter = upstream_parse(SECRET, "shop")(UpstreamScript("", 0, Clock(NOW)).key(hit))
+        counter = envoyproxy_parse(SECRET, "shop")(EnvoyproxyScript("", 0, Clock(NOW)).key(hit))
         assert counter is not None
         assert counter.limit.requests == rule

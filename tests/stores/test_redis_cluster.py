@@ -92,7 +92,7 @@ def test_hits_that_come_before_the_nodes_are_known_wait_for_them(nodes: Nodes) -
     run(story())
 
 
-def test_a_counter_under_upstreams_name_is_named_once(nodes: Nodes) -> None:
+def test_a_counter_under_envoyproxys_name_is_named_once(nodes: Nodes) -> None:
     """Seconds and minutes end between the moment when hits are put and the one when they are sent."""
     clock = Clock(1_699_999_999 * SECOND)
     settings, _ = load_settings(

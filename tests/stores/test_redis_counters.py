@@ -373,7 +373,7 @@ def test_rules_of_one_second_are_looked_for_where_they_are(redis: Redis, tmp_pat
         run(story())
 
 
-def test_upstreams_counters_are_found_read_and_reset(redis: Redis) -> None:
+def test_envoyproxys_counters_are_found_read_and_reset(redis: Redis) -> None:
     of = book(
         """
         domain: up
@@ -416,7 +416,7 @@ def test_upstreams_counters_are_found_read_and_reset(redis: Redis) -> None:
     run(story())
 
 
-def test_upstreams_names_need_the_time_of_redis_once(redis: Redis) -> None:
+def test_envoyproxys_names_need_the_time_of_redis_once(redis: Redis) -> None:
     of = book("domain: up\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 9}}]")
 
     async def story() -> None:

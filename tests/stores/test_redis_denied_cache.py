@@ -241,7 +241,7 @@ def test_where_refused_hits_count_every_one_is_asked(redis: Redis) -> None:
 
 
 @pytest.mark.parametrize("window", [WINDOW, YEAR])
-def test_upstreams_cache_spares_a_fixed_window_that_is_over(redis: Redis, window: Rule) -> None:
+def test_envoyproxys_cache_spares_a_fixed_window_that_is_over(redis: Redis, window: Rule) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}", LOCAL_CACHE_SIZE_IN_BYTES="1000000") as store:
             before = redis.script_calls()

@@ -17,7 +17,7 @@ from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.rule import ALONE, REQUEST, Level, Rule, counter_key
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
-from ratelimit_service.stores.redis.envoyproxy import UpstreamScript, is_upstreams
+from ratelimit_service.stores.redis.envoyproxy import EnvoyproxyScript, counts_as_envoyproxy
 from ratelimit_service.stores.redis.keys import cluster_key, cluster_second, first_counter, plain_second, slot_of
 from ratelimit_service.stores.redis.target import is_per_second
 from ratelimit_service.system.calendar import Calendar
@@ -33,8 +33,8 @@ from tests.stores.redis_stores import charge, hit_of, opened, rule
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
 
-def upstream_hit(domain: str, unit: Unit, *entries: tuple[str, str], shared: str | None = None) -> Hit:
-    """A hit of a rule as upstream has it."""
+def envoyproxy_hit(domain: str, unit: Unit, *entries: tuple[str, str], shared: str | None = None) -> Hit:
+    """A hit of a rule as envoyproxy has it."""
     levels = tuple(Level(f"{key}_{shared or value}", shared) for key, value in entries)
     of = Rule(domain, levels, Limit(10, unit, unit.window), rule().algorithm)
     return Hit(of, counter_key(of, entries), 1, tally=Tally(), quota=False)
@@ -43,22 +43,22 @@ def upstream_hit(domain: str, unit: Unit, *entries: tuple[str, str], shared: str
 @pytest.mark.parametrize(
     ("hit", "seconds", "name"),
     [
-        (upstream_hit("domain", Unit.SECOND, ("key", "value")), 1234, "domain_key_value_1234"),
+        (envoyproxy_hit("domain", Unit.SECOND, ("key", "value")), 1234, "domain_key_value_1234"),
         (
-            upstream_hit("domain", Unit.MINUTE, ("key2", "value2"), ("subkey2", "subvalue2")),
+            envoyproxy_hit("domain", Unit.MINUTE, ("key2", "value2"), ("subkey2", "subvalue2")),
             1234,
             "domain_key2_value2_subkey2_subvalue2_1200",
         ),
-        (upstream_hit("domain", Unit.HOUR, ("key3", "value3")), 1_000_000, "domain_key3_value3_997200"),
-        (upstream_hit("domain", Unit.DAY, ("key3", "value3")), 1_000_000, "domain_key3_value3_950400"),
-        (upstream_hit("domain", Unit.SECOND, ("key", "")), 1234, "domain_key__1234"),
-        (upstream_hit("a|b", Unit.SECOND, ("k=", "v%~|")), 1234, "a|b_k=_v%~|_1234"),
-        (upstream_hit("domain", Unit.SECOND, ("key", "value1"), shared="value*"), 1234, "domain_key_value*_1234"),
+        (envoyproxy_hit("domain", Unit.HOUR, ("key3", "value3")), 1_000_000, "domain_key3_value3_997200"),
+        (envoyproxy_hit("domain", Unit.DAY, ("key3", "value3")), 1_000_000, "domain_key3_value3_950400"),
+        (envoyproxy_hit("domain", Unit.SECOND, ("key", "")), 1234, "domain_key__1234"),
+        (envoyproxy_hit("a|b", Unit.SECOND, ("k=", "v%~|")), 1234, "a|b_k=_v%~|_1234"),
+        (envoyproxy_hit("domain", Unit.SECOND, ("key", "value1"), shared="value*"), 1234, "domain_key_value*_1234"),
     ],
 )
-def test_names_are_those_that_upstreams_own_tests_pin(hit: Hit, seconds: int, name: str) -> None:
-    script = UpstreamScript("", 0, Clock(seconds * 1_000_000))
-    prefixed = UpstreamScript("prefix:", 0, Clock(seconds * 1_000_000))
+def test_names_are_those_that_envoyproxys_own_tests_pin(hit: Hit, seconds: int, name: str) -> None:
+    script = EnvoyproxyScript("", 0, Clock(seconds * 1_000_000))
+    prefixed = EnvoyproxyScript("prefix:", 0, Clock(seconds * 1_000_000))
 
     assert script.key(hit) == name
     assert prefixed.key(hit) == f"prefix:{name}"
@@ -66,8 +66,8 @@ def test_names_are_those_that_upstreams_own_tests_pin(hit: Hit, seconds: int, na
 
 def test_a_counter_that_is_named_keeps_its_name_and_is_decided_in_its_window() -> None:
     clock = Clock(1_199_999_999)
-    script = UpstreamScript("", 0, clock)
-    hit = upstream_hit("shop", Unit.MINUTE, ("user", "ada"))
+    script = EnvoyproxyScript("", 0, clock)
+    hit = envoyproxy_hit("shop", Unit.MINUTE, ("user", "ada"))
     name = script.key(hit)
     clock.advance(2)
     keys, arguments, runs = script.encode(parts_of([hit], names=[name]))
@@ -78,19 +78,21 @@ def test_a_counter_that_is_named_keeps_its_name_and_is_decided_in_its_window() -
     assert (hit.decision.remaining, hit.decision.reset_after) == (6, 1)
 
 
-def test_only_aligned_fixed_windows_are_upstreams() -> None:
+def test_only_aligned_fixed_windows_are_counted_as_envoyproxy_does() -> None:
     first = Rule("shop", (), Limit(1, Unit.MINUTE, Unit.MINUTE.window, first_request=True), rule().algorithm)
 
     by_calendar = Rule("shop", (), Limit(1, Unit.DAY, DAY, calendar=Calendar("day")), rule().algorithm)
     double = Rule("shop", (), Limit(1, Unit.MINUTE, 2 * Unit.MINUTE.window), rule().algorithm)
 
-    assert is_upstreams(rule())
-    assert not is_upstreams(double)
-    assert not is_upstreams(rule(algorithm="token_bucket"))
-    assert not is_upstreams(rule(together=1))
-    assert not is_upstreams(first)
-    assert not is_upstreams(by_calendar)
-    assert not is_upstreams(Rule("shop", (), Limit(1, Unit.MINUTE, MINUTE, kind=Block(MINUTE)), rule().algorithm))
+    assert counts_as_envoyproxy(rule())
+    assert not counts_as_envoyproxy(double)
+    assert not counts_as_envoyproxy(rule(algorithm="token_bucket"))
+    assert not counts_as_envoyproxy(rule(together=1))
+    assert not counts_as_envoyproxy(first)
+    assert not counts_as_envoyproxy(by_calendar)
+    assert not counts_as_envoyproxy(
+        Rule("shop", (), Limit(1, Unit.MINUTE, MINUTE, kind=Block(MINUTE)), rule().algorithm)
+    )
 
 
 @pytest.mark.parametrize("prefix", ["", "limits:", "{limits}:"])
@@ -108,8 +110,8 @@ def test_a_block_is_in_the_slot_of_its_counter_and_tells_its_name(prefix: str, t
     assert first_counter(counter.encode()) == counter.encode()
 
 
-def test_no_two_limits_of_a_descriptor_share_a_counter_of_upstreams() -> None:
-    """In its first minute an hour starts when the minute does, and that is all that upstream's names tell."""
+def test_no_two_limits_of_a_descriptor_share_a_counter_of_envoyproxy() -> None:
+    """In its first minute an hour starts when the minute does, and that is all that envoyproxy's names tell."""
     limits = book("""
         domain: shop
         descriptors:
@@ -120,7 +122,7 @@ def test_no_two_limits_of_a_descriptor_share_a_counter_of_upstreams() -> None:
               - {unit: hour, requests_per_unit: 100}
         """)
 
-    assert [is_upstreams(rule) for rule in limits.rules] == [False, False]
+    assert [counts_as_envoyproxy(rule) for rule in limits.rules] == [False, False]
 
 
 @pytest.mark.parametrize("of_file", ["each", "together"])
@@ -145,15 +147,15 @@ def test_a_limit_sent_with_a_request_has_the_name_and_the_place_of_the_rules_cou
 
     assert cluster_key("")(of_sent) == cluster_key("")(of_rule)
     assert is_per_second(of_sent.rule) == is_per_second(of_rule.rule)
-    assert is_upstreams(of_sent.rule) == is_upstreams(of_rule.rule)
+    assert counts_as_envoyproxy(of_sent.rule) == counts_as_envoyproxy(of_rule.rule)
 
 
-def test_a_counter_that_upstream_has_begun_goes_on_and_stays_readable_for_it(redis: Redis) -> None:
+def test_a_counter_that_envoyproxy_has_begun_goes_on_and_stays_readable_for_it(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}", KEY_FORMAT="envoyproxy", CACHE_KEY_PREFIX="up:") as store:
-            hit = upstream_hit("shop", Unit.YEAR, ("user", "ada"))
+            hit = envoyproxy_hit("shop", Unit.YEAR, ("user", "ada"))
             name = f"up:shop_user_ada_{int(time.time()) // 31_536_000 * 31_536_000}"
-            # As upstream does: INCRBY, then EXPIRE.
+            # As envoyproxy does: INCRBY, then EXPIRE.
             redis.cli("INCRBY", name, "7")
             redis.cli("EXPIRE", name, "31536000")
 
@@ -167,10 +169,10 @@ def test_a_counter_that_upstream_has_begun_goes_on_and_stays_readable_for_it(red
     run(story())
 
 
-def test_a_refund_under_upstreams_name_never_goes_below_an_untouched_counter(redis: Redis) -> None:
+def test_a_refund_under_envoyproxys_name_never_goes_below_an_untouched_counter(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}", KEY_FORMAT="envoyproxy", CACHE_KEY_PREFIX="re:") as store:
-            hit = upstream_hit("shop", Unit.YEAR, ("user", "ada"))
+            hit = envoyproxy_hit("shop", Unit.YEAR, ("user", "ada"))
 
             def of(cost: int) -> Hit:
                 return Hit(hit.rule, hit.key, cost, tally=Tally(), quota=False)
@@ -184,10 +186,12 @@ def test_a_refund_under_upstreams_name_never_goes_below_an_untouched_counter(red
 
 
 @pytest.mark.parametrize("value", ["x", "1.5", "9" * 30])
-def test_what_is_no_count_under_upstreams_name_is_written_over_and_harms_no_other(redis: Redis, value: str) -> None:
+def test_what_is_no_count_under_envoyproxys_name_is_written_over_and_harms_no_other(redis: Redis, value: str) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}", KEY_FORMAT="envoyproxy", CACHE_KEY_PREFIX="odd:") as store:
-            odd, other = (upstream_hit("shop", Unit.YEAR, ("user", name)) for name in (f"odd{value}", f"other{value}"))
+            odd, other = (
+                envoyproxy_hit("shop", Unit.YEAR, ("user", name)) for name in (f"odd{value}", f"other{value}")
+            )
             name = f"odd:shop_user_odd{value}_{int(time.time()) // 31_536_000 * 31_536_000}"
             redis.cli("SET", name, value)
             answers = await asyncio.gather(charge(store, odd), charge(store, other))
@@ -199,10 +203,10 @@ def test_what_is_no_count_under_upstreams_name_is_written_over_and_harms_no_othe
 
 
 @pytest.mark.parametrize("count", [10**15 - 1, 2**52, 10**18 - 1, 2**63 - 1])
-def test_no_flood_under_upstreams_name_begins_a_counter_anew(redis: Redis, count: int) -> None:
+def test_no_flood_under_envoyproxys_name_begins_a_counter_anew(redis: Redis, count: int) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}", KEY_FORMAT="envoyproxy", CACHE_KEY_PREFIX="flood:") as store:
-            hit = upstream_hit("shop", Unit.YEAR, ("user", str(count)))
+            hit = envoyproxy_hit("shop", Unit.YEAR, ("user", str(count)))
             name = f"flood:shop_user_{count}_{int(time.time()) // 31_536_000 * 31_536_000}"
             redis.cli("SET", name, str(count))
             answers = [
@@ -221,7 +225,7 @@ def test_other_algorithms_keep_our_names_and_a_request_may_have_both(redis: Redi
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}", KEY_FORMAT="envoyproxy", CACHE_KEY_PREFIX="both:") as store:
             bucket = rule(algorithm="token_bucket")
-            answer = await charge(store, upstream_hit("shop", Unit.YEAR, ("user", "eve")), hit_of(bucket))
+            answer = await charge(store, envoyproxy_hit("shop", Unit.YEAR, ("user", "eve")), hit_of(bucket))
 
             assert answer.allowed
 

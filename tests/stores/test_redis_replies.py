@@ -21,7 +21,7 @@ from ratelimit_service.model import Decision, Limit, Queued, RegionMode, Regions
 from ratelimit_service.rules.bans import Bans
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.envoyproxy import UpstreamScript
+from ratelimit_service.stores.redis.envoyproxy import EnvoyproxyScript
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.leases import Ask, LeasedCounter
 from ratelimit_service.stores.redis.link import MAX_REPLY
@@ -130,7 +130,7 @@ def test_what_else_is_read_of_redis_is_a_fault_if_it_is_of_another_shape(reply: 
         read_time,
         lambda reply: slot_map(reply, Tcp("a", 1)),
         lambda reply: RegionScript().collected(ask, reply),
-        lambda reply: UpstreamScript("", 0).decode(reply, [[hit(FIXED, "a")]]),
+        lambda reply: EnvoyproxyScript("", 0).decode(reply, [[hit(FIXED, "a")]]),
     ):
         read(reader, reply)
 

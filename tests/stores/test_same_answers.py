@@ -209,7 +209,7 @@ def started(folder: Path, kind: str) -> Iterator[Kind]:
         environ: dict[str, dict[str, str]] = {
             "single": {},
             "two servers": {"REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": str(second.socket)},
-            "upstream's names": {"KEY_FORMAT": "envoyproxy"},
+            "envoyproxy's names": {"KEY_FORMAT": "envoyproxy"},
         }
         yield Kind(str(main.socket), environ[kind], [main, second])
 
@@ -226,7 +226,7 @@ async def agree(store: RedisStore, seed: int) -> None:
     assert in_redis.counted() == in_memory.counted(), (seed, file)
 
 
-@pytest.mark.parametrize("kind", ["single", "two servers", "upstream's names", "cluster"])
+@pytest.mark.parametrize("kind", ["single", "two servers", "envoyproxy's names", "cluster"])
 def test_every_store_answers_and_counts_alike(tmp_path: Path, kind: str) -> None:
     async def story(of: Kind) -> None:
         # Without the denied cache: it answers a repeat with the decision of the first denial.

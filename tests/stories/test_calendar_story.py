@@ -41,7 +41,7 @@ def left(service: Service, key: str) -> int:
 def test_instances_and_workers_count_one_quota_and_the_tools_show_its_window(
     tmp_path: Path, redis: Redis, key_format: str
 ) -> None:
-    """In upstream's format too it has a counter of our own, since upstream has no such windows."""
+    """In envoyproxy's format too it has a counter of our own, since envoyproxy has no such windows."""
     settings = {
         "BACKEND_TYPE": "redis",
         "REDIS_URL": str(redis.socket),

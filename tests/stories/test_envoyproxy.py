@@ -27,20 +27,20 @@ from ratelimit_service.model import Unit
 from ratelimit_service.system.clock import SECOND
 from tests.books import book
 from tests.clocks import stay_within
-from tests.envoyproxy import Upstream, start_upstream
+from tests.envoyproxy import Envoyproxy, start_envoyproxy
 from tests.processes import Service, ask, start_service
 from tests.redis import start_redis
 
 recent = pytest.mark.skipif(
-    "UPSTREAM" not in os.environ,
-    reason="the version that Go's proxy has is older than this: UPSTREAM=/path/to/its/program of 2026-04-19 or later",
+    "ENVOYPROXY" not in os.environ,
+    reason="the version that Go's proxy has is older than this: ENVOYPROXY=/path/to/its/program of 2026-04-19 or later",
 )
 
 
 class Pair(NamedTuple):
     """Both services, and what calls them by gRPC."""
 
-    theirs: Upstream
+    theirs: Envoyproxy
     ours: Service
     call_theirs: Callable[[bytes], RateLimitResponse]
     call_ours: Callable[[bytes], RateLimitResponse]
@@ -117,7 +117,7 @@ def start_pair(folder: Path, environ: Mapping[str, str], *rules: str) -> Iterato
     with start_redis(folder / "redis") as redis:
         where = {"REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": f"127.0.0.1:{redis.port}"}
         with (
-            start_upstream(folder / "theirs", config, {**where, **environ}) as theirs,
+            start_envoyproxy(folder / "theirs", config, {**where, **environ}) as theirs,
             start_service(folder / "ours", config, environ) as ours,
             grpc.insecure_channel(f"127.0.0.1:{theirs.grpc_port}") as to_theirs,
             grpc.insecure_channel(f"127.0.0.1:{ours.grpc_port}") as to_ours,
@@ -233,7 +233,7 @@ COSTS = (None, None, None, 0, 1, 2, 3, 5, 9, 10, 11, 300, 1_000_000, 2**32 - 1, 
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """With all that they add to an answer."""
     environ = {"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "RESPONSE_DYNAMIC_METADATA": "true"}
-    whole = WHOLE + RECENT if "UPSTREAM" in os.environ else WHOLE
+    whole = WHOLE + RECENT if "ENVOYPROXY" in os.environ else WHOLE
     folder = tmp_path_factory.mktemp("pair")
     with (
         start_pair(folder, environ, CALLED, OVERRIDDEN, whole) as pair,
@@ -274,7 +274,7 @@ def test_a_limit_sent_with_a_request_counts_with_the_rule_that_it_stands_for(pai
     assert 40 < refused < 360
 
 
-def test_a_whole_response_is_upstreams(pair: Pair) -> None:
+def test_a_whole_response_is_envoyproxys(pair: Pair) -> None:
     random = Random(13)  # noqa: S311 - the same every time
     fresh = (f"fresh{number}" for number in count())
     requests = [some_request(random, f"v{number // 20}", fresh) for number in range(500)]
@@ -285,7 +285,7 @@ def test_a_whole_response_is_upstreams(pair: Pair) -> None:
     assert "ratelimit_lease_units_granted_total 0\n" not in pair.leased.metrics(), "it leases"
 
 
-def test_256_descriptors_are_answered_as_by_upstream(pair: Pair) -> None:
+def test_256_descriptors_are_answered_as_by_envoyproxy(pair: Pair) -> None:
     request = RateLimitRequest(domain="whole")
     for number in range(256):
         asked = request.descriptors.add()
@@ -333,7 +333,7 @@ def test_what_is_more_than_they_can_count_is_over_the_limit_here(pair: Pair, cos
 def some_request(random: Random, value: str, fresh: Iterator[str]) -> RateLimitRequest:
     """With a few descriptors; one with a window that may end meanwhile has a counter that no other request has."""
     request = RateLimitRequest(domain="whole", hits_addend=random.choice([0, 0, 0, 1, 3, 2**32 - 1]))
-    keys = KEYS + RECENT_KEYS if "UPSTREAM" in os.environ else KEYS
+    keys = KEYS + RECENT_KEYS if "ENVOYPROXY" in os.environ else KEYS
     for key in random.choices(keys, k=random.choice([1, 1, 1, 2, 3, 5])):
         asked = request.descriptors.add()
         asked.entries.add(key=key, value=next(fresh) if key in UNITS else value[:-1] if key == "hot" else value)

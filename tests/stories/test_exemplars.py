@@ -72,7 +72,7 @@ def test_traces_of_all_workers_are_exemplars(tmp_path: Path) -> None:
 
 
 def test_both_formats_have_the_same_series_under_the_same_names(tmp_path: Path) -> None:
-    """A counter of upstream's has the type unknown, as its name has no `_total`."""
+    """A counter of envoyproxy's has the type unknown, as its name has no `_total`."""
     own_port = {"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "127.0.0.1:0"}
     with (
         start_collector("http") as collector,
@@ -95,7 +95,7 @@ def test_both_formats_have_the_same_series_under_the_same_names(tmp_path: Path) 
 
 
 def test_a_service_that_does_not_trace_has_the_text_format_alone(tmp_path: Path) -> None:
-    """Exemplars are what OpenMetrics is for here, and the text format knows the types of upstream's counters."""
+    """Exemplars are what OpenMetrics is for here, and the text format knows the types of envoyproxy's counters."""
     with start_service(tmp_path, RULES) as service:
         reply = ask(service.http_port, "/metrics", {"Accept": CONTENT_TYPE_LATEST})
 

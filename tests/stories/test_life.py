@@ -208,7 +208,7 @@ def test_everything_wrong_with_the_settings_is_told_at_once_with_exit_code_2(tmp
     ]
 
 
-def test_a_variable_of_upstream_without_meaning_here_is_named_in_a_warning(tmp_path: Path) -> None:
+def test_a_variable_of_envoyproxy_without_meaning_here_is_named_in_a_warning(tmp_path: Path) -> None:
     with start_service(tmp_path, RULES, {"REDIS_POOL_SIZE": "10", "LOG_FORMAT": "json"}) as service:
         assert any('"level": "warning"' in line and "REDIS_POOL_SIZE" in line for line in service.log.splitlines())
 

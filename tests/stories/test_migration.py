@@ -1,7 +1,7 @@
 """Replacing envoyproxy/ratelimit instance by instance: the real one and ours count on one Redis as one service.
 
-Upstream tags no releases; the version is the one that Go's proxy has. Its `quota_mode` is older than the one that we
-answer like, and left out.
+It tags no releases; the version is the one that Go's proxy has. Its `quota_mode` is older than the one that we answer
+like, and left out.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.clocks import stay_within
-from tests.envoyproxy import start_upstream
+from tests.envoyproxy import start_envoyproxy
 from tests.processes import ask, start_service
 from tests.redis import Redis, start_redis
 
@@ -73,7 +73,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         }
         new = {"KEY_FORMAT": "envoyproxy", "STORE_DEADLINE": "5s"}
         with (
-            start_upstream(folder / "theirs", rules, environ) as theirs,
+            start_envoyproxy(folder / "theirs", rules, environ) as theirs,
             start_service(folder / "ours", rules, environ | new) as ours,
         ):
             yield Pair((theirs.http_port, ours.http_port), redis, per_second)

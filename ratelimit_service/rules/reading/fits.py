@@ -45,7 +45,7 @@ class ReadFit(NamedTuple):
     """How a descriptor fits values, and how it counts them."""
 
     fit: Fit | None = None
-    """None if it matches by its name, as upstream's descriptors do."""
+    """None if it matches by its name, as envoyproxy's descriptors do."""
     label: str = ""
     """What the level is called after the key; only with a fit."""
     is_address: bool = False

@@ -371,7 +371,7 @@ class _Parser:
             several=several or key_only,
             key=key if names_key else "",
             mark=found.mark or (name if "*" in name and found.fit is None else ""),
-            upstreams=counted_as is None and (shared is None or found.fit is None),
+            as_envoyproxy=counted_as is None and (shared is None or found.fit is None),
         )
 
     def _read_secret(self, item: YamlMap, key: str, value: str) -> str:

@@ -209,7 +209,7 @@ def _read_texts(node: YamlNode, key: str, report: Report) -> list[Scalar] | None
 
 def _read_json(node: YamlNode, key: str, report: Report) -> dict[str, Any] | None:
     fields = _read_map(node, key, report)
-    # As upstream's YAML library reads a key into a text: null is the empty one.
+    # As envoyproxy's YAML library reads a key into a text: null is the empty one.
     return None if fields is None else _named(fields, lambda name: "" if name.value is None else name.text, key, report)
 
 

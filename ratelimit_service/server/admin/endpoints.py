@@ -149,7 +149,7 @@ class Endpoints:
             Endpoint("GET", PATH, self._page.file, "what the page loads"),
             Endpoint("GET", "/metrics", self._expose, _ALL_METRICS),
             Endpoint("GET", "/rlconfig", rules, "the rules in force, a line each"),
-            Endpoint("GET", "/stats", stats, "the counters that upstream has, under its statsd names"),
+            Endpoint("GET", "/stats", stats, "the counters of envoyproxy/ratelimit, under its statsd names"),
             Endpoint("GET", "/status", self._text(_JSON, status.text), "what the page shows, as JSON"),
             Endpoint("GET", "/status/now", self._text(_JSON, status.now), "the same, of the rules only their counts"),
             Endpoint(

@@ -1,4 +1,4 @@
-"""The texts of `/rlconfig` and `/stats`: the rules and the counters, as upstream writes them."""
+"""The texts of `/rlconfig` and `/stats`: the rules and the counters, as envoyproxy writes them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +20,7 @@ def rules_text(rules: Sequence[Rule]) -> Iterator[str]:
 def _rule_line(rule: Rule) -> str:
     limit = rule.limit
     unit, requests = ("UNKNOWN", 0) if limit is None else (limit.unit.name, limit.requests)
-    # What upstream does not have comes last, and only where a rule uses it.
+    # What envoyproxy does not have comes last, and only where a rule uses it.
     times = 1 if limit is None else limit.window // limit.unit.window
     if limit is not None and not limit.kind.in_windows:
         unit, times = "UNKNOWN", 1
@@ -35,7 +35,7 @@ def _rule_line(rule: Rule) -> str:
 
 
 def stats_text(state: ServiceState) -> Iterator[str]:
-    """Everything that upstream counts, a line `name: value` for each; in blocks."""
+    """Everything that envoyproxy counts, a line `name: value` for each; in blocks."""
     counted, loading = state.counted, state.loading
     found = yield from sum_tallies(counted, lambda path: ".".join(map(plain, path)))
     for key, (numbers, shown) in found.items():

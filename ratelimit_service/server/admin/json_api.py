@@ -212,7 +212,7 @@ def _invalid(wrong: str) -> RpcError:
 
 
 def http_response(response: bytes) -> HttpResponse:
-    """Convert a RateLimitResponse to HTTP: the text is proto3's JSON without spaces, as upstream writes it."""
+    """Convert a RateLimitResponse to HTTP: the text is proto3's JSON without spaces, as envoyproxy writes it."""
     message = RateLimitResponse.FromString(response)
     fields = json_format.MessageToDict(message)
     if message.HasField("dynamic_metadata"):
@@ -241,7 +241,7 @@ def explained_response(response: bytes) -> HttpResponse:
 
 
 def _plain(value: Any) -> Any:
-    """A Struct as upstream writes it: sorted names, and whole numbers, which a Struct holds as floats, without `.0`."""
+    """A Struct as envoyproxy writes it: sorted names, and whole numbers, floats in a Struct, without `.0`."""
     match value:
         case dict():
             return {key: _plain(item) for key, item in sorted(value.items())}

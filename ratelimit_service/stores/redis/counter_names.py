@@ -27,7 +27,7 @@ class Counter(NamedTuple):
     key: bytes
     domain: str
     descriptor: str
-    """`user=ada path=/cart`; from an upstream key the text after the domain, `user_ada`; empty for a digest."""
+    """`user=ada path=/cart`; from an envoyproxy key the text after the domain, `user_ada`; empty for a digest."""
     rule: Rule | None
     """The present rule that charges the counter."""
     algorithm: str
@@ -35,7 +35,7 @@ class Counter(NamedTuple):
     limit: Limit
     """The rule's. Without a rule it has the window, which stands in the key, and 0 requests."""
     end: int = 0
-    """The end of the window; only of upstream's counters."""
+    """The end of the window; only of envoyproxy's counters."""
     ambiguous: bool = False
     """Several present rules may charge it: the digest of a secret value does not tell which pattern the value fits."""
 
@@ -283,7 +283,7 @@ _NUMBER: Final = re.compile("[1-9][0-9]{0,17}")
 
 
 class _Shape(NamedTuple):
-    """What upstream keys of a rule look like, without prefix and window."""
+    """What envoyproxy keys of a rule look like, without prefix and window."""
 
     rule: Rule
     limit: Limit
@@ -292,7 +292,7 @@ class _Shape(NamedTuple):
     """Characters of literal text in the regex."""
 
 
-class UpstreamKeyParser:
+class EnvoyproxyKeyParser:
     """Parses keys in the format of envoyproxy/ratelimit, of one domain's counters.
 
     `is_charged` says whether a rule with a limit charges such keys on this Redis.

@@ -34,12 +34,12 @@ from ratelimit_service.stores.hit import Hit, common_counter
 from ratelimit_service.stores.redis.counter_looks import Content, content_of, looks_at
 from ratelimit_service.stores.redis.counter_names import (
     Counter,
+    EnvoyproxyKeyParser,
     OwnKeyParser,
-    UpstreamKeyParser,
     at_home,
     pool_in_words,
 )
-from ratelimit_service.stores.redis.envoyproxy import UpstreamScript, is_upstreams, upstream_key
+from ratelimit_service.stores.redis.envoyproxy import EnvoyproxyScript, counts_as_envoyproxy, envoyproxy_key
 from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.keys import (
     SLOTS,
@@ -274,11 +274,11 @@ class Counters:
         self._prefix = settings.cache_key_prefix
         self._key_of = (cluster_key if self._clustered else plain_key)(self._prefix)
         self._second = cluster_second if self._clustered else plain_second
-        self._upstream = settings.key_format is KeyFormat.ENVOYPROXY
+        self._envoyproxy = settings.key_format is KeyFormat.ENVOYPROXY
         self._script = BatchScript(self._prefix, clock, clustered=self._clustered, looking=True)
         self._moment = 0
-        """Of Redis: services charge the counters of upstream at a moment of their own."""
-        self._upstream_script = UpstreamScript(self._prefix, 0, lambda: self._moment)
+        """Of Redis: services charge the counters of envoyproxy at a moment of their own."""
+        self._envoyproxy_script = EnvoyproxyScript(self._prefix, 0, lambda: self._moment)
         self._book = book
         self._main = Primaries(settings, main)
         # One server in two parts is asked once.
@@ -289,7 +289,7 @@ class Counters:
         )
         self._all = tuple(known.values())
         for redis in self._all:
-            redis.texts = {script.sha: script.text for script in (self._script, self._upstream_script)}
+            redis.texts = {script.sha: script.text for script in (self._script, self._envoyproxy_script)}
         self._with_resets: set[Primaries] = set()
         self.slots_moved = False
         """Slots have moved during `find` or `read`: counters may have been missed."""
@@ -308,11 +308,11 @@ class Counters:
             redis = self._redis_of(rule)
             words = " ".join(f"{key}={value}" for key, value in counted_entries(rule, entries))
             name, end = self._key_of(hit), 0
-            if self._upstream and is_upstreams(rule):
+            if self._envoyproxy and counts_as_envoyproxy(rule):
                 if redis not in moments:
                     moments[redis] = await self._now(redis, await redis.primary_of(b""))
                 now = moments[redis]
-                name = upstream_key(self._prefix, hit, now)
+                name = envoyproxy_key(self._prefix, hit, now)
                 end = now - now % hit.limit.window + hit.limit.window
             key = name.encode()
             present = None if rule.override else rule
@@ -386,7 +386,7 @@ class Counters:
         """The looks at these counters: in a Cluster a call for each slot."""
         calls: dict[tuple[Script, int], _LookCall] = {}
         for counter in counters:
-            script: Script = self._upstream_script if counter.end else self._script
+            script: Script = self._envoyproxy_script if counter.end else self._script
             name = counter.key.decode()
             place = script, slot_of(name) if redis.clustered else 0
             if place not in calls:
@@ -427,21 +427,21 @@ class Counters:
 
     def _parsers(
         self, redis: Primaries, domain: str, rules: Sequence[Rule]
-    ) -> Iterator[OwnKeyParser | UpstreamKeyParser]:
+    ) -> Iterator[OwnKeyParser | EnvoyproxyKeyParser]:
         """A parser for each format in which these rules write keys there."""
 
         def has_own_keys(rule: Rule) -> bool:
-            return self._has_counters(redis, rule) and not (self._upstream and is_upstreams(rule))
+            return self._has_counters(redis, rule) and not (self._envoyproxy and counts_as_envoyproxy(rule))
 
-        def has_upstream_keys(rule: Rule) -> bool:
-            return self._redis_of(rule) is redis and is_upstreams(rule)
+        def has_envoyproxy_keys(rule: Rule) -> bool:
+            return self._redis_of(rule) is redis and counts_as_envoyproxy(rule)
 
         if not rules or any(map(has_own_keys, rules)):
             endings = {rule.key_suffix for rule in rules}
             ending = endings.pop() if len(endings) == 1 else ""
             yield OwnKeyParser(self._book, domain, self._prefix, has_own_keys, clustered=self._clustered, ending=ending)
-        if self._upstream and (not rules or any(map(has_upstream_keys, rules))):
-            yield UpstreamKeyParser(self._book, domain, self._prefix, has_upstream_keys)
+        if self._envoyproxy and (not rules or any(map(has_envoyproxy_keys, rules))):
+            yield EnvoyproxyKeyParser(self._book, domain, self._prefix, has_envoyproxy_keys)
 
     @staticmethod
     async def _now(redis: Primaries, address: Address) -> int:

@@ -9,7 +9,7 @@ is over.
 
 Where denied hits count, each of them moves the counter and has to be sent; except to a fixed window of the calendar, if
 `LOCAL_CACHE_SIZE_IN_BYTES` is set. Such a window stays over its limit until it ends; further hits are not counted, as
-in upstream. And except to a blocked counter, which is charged nothing and denies every hit until the block ends.
+in envoyproxy. And except to a blocked counter, which is charged nothing and denies every hit until the block ends.
 
 Where a wait may be over earlier, as others give back what they hold, a kind of limit says for how long a denial may be
 remembered (`longest_denial`).

@@ -14,7 +14,7 @@ for i = 1, #KEYS do
   local key = KEYS[i]
   local cost = tonumber(ARGV[5 * i - 3])
   local limit = tonumber(ARGV[5 * i - 2])
-  -- A value that is not a number is not upstream's: other programs may use such a name. The next charge replaces it.
+  -- A value that is not a number is not envoyproxy's: other programs may use such a name. The next charge replaces it.
   local found = redis.pcall('GET', key)
   local counted = type(found) == 'string' and #found < 20 and string.find(found, '^%-?%d+$')
   local before = counted and math.min(tonumber(found), CEILING) or 0

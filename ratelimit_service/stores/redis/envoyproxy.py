@@ -1,7 +1,7 @@
 """`KEY_FORMAT=envoyproxy`: fixed windows under the names that envoyproxy/ratelimit gives their counters.
 
 While its instances are replaced by ours one by one, both count on the same keys, `domain_key_value_1700000000` with the
-window's start in seconds, and a limit holds for all instances together. As in upstream, the window is that of the
+window's start in seconds, and a limit holds for all instances together. As in envoyproxy, the window is that of the
 service's clock, not of Redis's, and names are not escaped: two rules may share a counter.
 """
 
@@ -25,8 +25,8 @@ from ratelimit_service.system.clock import SECOND, Clock, system_clock
 _FILE: Final = Path(__file__).with_suffix(".lua")
 
 
-class UpstreamScript:
-    """Charges hits on upstream's counters."""
+class EnvoyproxyScript:
+    """Charges hits on envoyproxy's counters."""
 
     def __init__(self, prefix: str, jitter_seconds: int, clock: Clock = system_clock) -> None:
         self.text = _FILE.read_text(encoding="utf-8")
@@ -37,7 +37,7 @@ class UpstreamScript:
 
     def key(self, hit: OnCounter) -> str:
         """The name of its counter now."""
-        return upstream_key(self._prefix, hit, self._clock())
+        return envoyproxy_key(self._prefix, hit, self._clock())
 
     def kept(self, hit: Hit) -> Sequence[str]:
         """As Script says: what has a block is counted elsewhere."""
@@ -47,9 +47,9 @@ class UpstreamScript:
         """A run for each hit; none of their limits leases."""
         now = self._clock()
         hits = [hit for part in parts for hit in part.hits]
-        keys = [
-            name for part in parts for name in part.names or [upstream_key(self._prefix, hit, now) for hit in part.hits]
-        ]
+        keys: list[str] = []
+        for part in parts:
+            keys += part.names or [envoyproxy_key(self._prefix, hit, now) for hit in part.hits]
         arguments: list[int] = []
         runs: list[Run] = []
         for hit, key in zip(hits, keys, strict=True):
@@ -76,7 +76,7 @@ class UpstreamScript:
         return Answer(moments[0], changed)
 
 
-def upstream_key(prefix: str, hit: OnCounter, now: int) -> str:
+def envoyproxy_key(prefix: str, hit: OnCounter, now: int) -> str:
     """The name of its counter at that moment."""
     return f"{prefix}{_stem(hit.rule, hit.key)}{(now - now % hit.limit.window) // SECOND}"
 
@@ -87,10 +87,10 @@ def _moment_of(key: str, limit: Limit, now: int) -> int:
     return max(start, min(now, start + limit.window - 1))
 
 
-def is_upstreams(rule: Rule) -> bool:
-    """Whether the rule counts as upstream does: in aligned windows, one unit long, with a single limit without blocks.
+def counts_as_envoyproxy(rule: Rule) -> bool:
+    """Whether the rule counts as envoyproxy does: in aligned windows of one unit, with a single limit without blocks.
 
-    Upstream has no default of a domain, and no addresses: its names could not tell one from a text, as our own do.
+    It has no default of a domain, and no addresses: its names could not tell one from a text, as our own do.
 
     The name has the start of the window, and not its length: several limits of a descriptor would share a counter
     whenever their windows start at one moment, such as those of a minute and an hour.
@@ -107,15 +107,15 @@ def is_upstreams(rule: Rule) -> bool:
         and not rule.default
         and limit.window == limit.unit.window
         and not limit.is_central
-        and all(level.upstreams for level in rule.levels)
+        and all(level.as_envoyproxy for level in rule.levels)
     )
 
 
 @lru_cache(10_000)
 def _stem(rule: Rule, key: str) -> str:
-    """Upstream's name without the window: domain, then key and value of each entry, or a shared level's pattern.
+    """Envoyproxy's name without the window: domain, then key and value of each entry, or a shared level's pattern.
 
-    A key that is too long is replaced by its digest, as in our own names; upstream's name is then another one.
+    A key that is too long is replaced by its digest, as in our own names; envoyproxy's name is then another one.
     """
     domain, *parts = key.removesuffix(rule.key_suffix).split("|")
     names = [unquote(domain)]

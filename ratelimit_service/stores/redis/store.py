@@ -21,7 +21,7 @@ from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.bans import BanFollower, BanTable
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
-from ratelimit_service.stores.redis.envoyproxy import UpstreamScript, is_upstreams
+from ratelimit_service.stores.redis.envoyproxy import EnvoyproxyScript, counts_as_envoyproxy
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.floors import Floors
 from ratelimit_service.stores.redis.home import Home
@@ -97,7 +97,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
         sync_seconds=settings.region_sync_seconds,
         floors=floors,
     )
-    with_upstream = settings.key_format is KeyFormat.ENVOYPROXY
+    with_envoyproxy = settings.key_format is KeyFormat.ENVOYPROXY
     at_home = None
     if home is not None and floors is not None:
 
@@ -118,7 +118,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
         script,
         topologies,
         home=at_home,
-        upstream=UpstreamScript(prefix, jitter, clock or system_clock) if with_upstream else None,
+        envoyproxy=EnvoyproxyScript(prefix, jitter, clock or system_clock) if with_envoyproxy else None,
         prefix=prefix,
     )
 
@@ -135,7 +135,7 @@ class Topologies(NamedTuple):
 class RedisStore:
     """Counters in the servers of these topologies.
 
-    `upstream` is the script for the rules that count under upstream's names, if there are any.
+    `envoyproxy` is the script for the rules that count under envoyproxy's names, if there are any.
     """
 
     name = "redis"
@@ -149,7 +149,7 @@ class RedisStore:
         topologies: Topologies,
         *,
         home: Home | None = None,
-        upstream: Script | None = None,
+        envoyproxy: Script | None = None,
         prefix: str = "",
     ) -> None:
         self._pending = context.pending
@@ -163,9 +163,9 @@ class RedisStore:
         self._main = topologies.main
         self._by_rule = topologies
         self._home = home
-        self._upstream = upstream
+        self._envoyproxy = envoyproxy
         self._topologies = [topology for topology in topologies if topology is not None]
-        self._all_alike = len(self._topologies) == 1 and upstream is None
+        self._all_alike = len(self._topologies) == 1 and envoyproxy is None
         """All hits go to the same servers by the same script."""
         self._prefix = prefix
         self._bans: BanFollower | None = None
@@ -373,7 +373,7 @@ class RedisStore:
 
     def _kind(self, rule: Rule) -> tuple[Topology, Script]:
         topology = redis_of(rule, *self._by_rule)
-        script = self._upstream if self._upstream is not None and is_upstreams(rule) else self._script
+        script = self._envoyproxy if self._envoyproxy is not None and counts_as_envoyproxy(rule) else self._script
         return topology, script
 
     def _arm(self, deadline: float) -> None:
