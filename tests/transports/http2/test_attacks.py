@@ -72,13 +72,15 @@ def test_more_streams_than_announced_are_refused_and_those_before_are_answered()
         async with house(options, later=later) as (transport, address), healthy(address):
             reader, writer = await open_socket(address)
             writer.write(HELLO + calls(5, block=LATER))
-            for _ in range(3):
-                (await later.asked())(b"yes")
+            replies = [await later.asked() for _ in range(3)]
             refused, answered = [], 0
             async for kind, flags, number, payload in frames_of(reader):
                 if kind == 3:
                     assert payload == b"\0\0\0\x07"
                     refused.append(number)
+                    if len(refused) == 2:
+                        for reply in replies:
+                            reply(b"yes")
                 answered += kind == 1 and flags == 5
                 if answered == 3 and len(refused) == 2:
                     break

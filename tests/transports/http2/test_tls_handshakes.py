@@ -251,6 +251,7 @@ def test_handshakes_that_begin_at_once_are_answered_so_many_in_a_turn(server: Is
     """Each is half a millisecond of work by this clock; all in one turn, they kept every other client waiting."""
 
     async def story() -> list[int]:
+        hellos = [hello() for _ in range(60)]  # takes long enough to be too late for a handshake
         options = GrpcOptions(tls=Tls(str(server.cert), str(server.key)))
         served = Http2Transport(options, tick=count(0, 500_000).__next__)
         turns = [0]
@@ -264,8 +265,8 @@ def test_handshakes_that_begin_at_once_are_answered_so_many_in_a_turn(server: Is
                 if turns[-1] < 60:
                     asyncio.get_running_loop().call_soon(look)
 
-            for writer in writers:
-                writer.write(hello())
+            for writer, sent in zip(writers, hellos, strict=True):
+                writer.write(sent)
             look()
             await until(lambda: turns[-1] == 60)
             for writer in writers:
