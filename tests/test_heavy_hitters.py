@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ratelimit_service.system.clock import MINUTE
 from ratelimit_service.telemetry.heavy_hitters import KEPT, Sketch
-from ratelimit_service.telemetry.top_counts import TURN, RecentTop, TopCounts
+from ratelimit_service.telemetry.top_counts import HALF, RecentTop, TopCounts
 from tests.clocks import Clock
 
 Batch = dict[str, int]
@@ -72,7 +72,7 @@ def test_who_has_more_than_the_error_is_kept_whatever_else_comes() -> None:
     assert sketch.error <= 195
 
 
-@given(st.lists(st.tuples(st.integers(0, 2 * TURN), BATCHES.map(lambda batches: batches[:1])), max_size=8))
+@given(st.lists(st.tuples(st.integers(0, 2 * HALF), BATCHES.map(lambda batches: batches[:1])), max_size=8))
 def test_recent_counts_are_those_since_they_began(steps: list[tuple[int, list[Batch]]]) -> None:
     clock = Clock(0)
     recent = RecentTop(clock)

@@ -23,7 +23,7 @@ from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.loading import Loading
 from ratelimit_service.rules.sources.files import RulesFiles
 from ratelimit_service.server.admin.access import Access
-from ratelimit_service.server.admin.connection import HttpConnections, Turns
+from ratelimit_service.server.admin.connection import HttpConnections, LoopSlots
 from ratelimit_service.server.admin.tls import HttpTls
 from ratelimit_service.server.metrics import Metrics, _tally_metrics
 from ratelimit_service.server.series import emptied, envoyproxy_text, plain, sum_tallies
@@ -630,7 +630,7 @@ def test_workers_are_told_and_their_processes_are_summed_with_their_parent() -> 
 def test_the_documentation_has_every_metric_and_no_other(tmp_path: Path) -> None:
     own = issue(authority(tmp_path), "server", "DNS:localhost")
     tls = Tls(str(own.cert), str(own.key))
-    of_tls = (*Certificates(tls).metrics(), *HttpTls(tls, Turns()).metrics())
+    of_tls = (*Certificates(tls).metrics(), *HttpTls(tls, LoopSlots()).metrics())
     redis = {"BACKEND_TYPE": "redis", "REDIS_URL": "127.0.0.1:6379"}
     regions = {"REGIONS": "eu,us", "REGION": "eu", "HOME_REDIS_URL": "127.0.0.1:6380"}
     of_redis = open_store(load_settings(redis | regions)[0]).metrics()

@@ -23,7 +23,7 @@ numbers. A twin is a Lua chunk that returns a table of functions; `stores/redis/
     save(key, state, limit, now)               write it with its expiry in one command, or delete the key when it is nil
 
     ahead(limit, now)             -> time      the longest time until a state's expiry, with a clock a window ahead too
-    settle(state, limit, now)     -> state     the same counts with an expiry no later than that; for a state that was
+    clamp(state, limit, now)      -> state     the same counts with an expiry no later than that; for a state that was
                                                charged by a server whose clock was ahead
 
 A state of integers only needs no `load` and no `save`. A limit comes as a table with the fields of `Limit`,

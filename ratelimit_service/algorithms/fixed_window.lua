@@ -69,7 +69,7 @@ local function ahead(limit, now)
   return limit.edges and latest(limit, now) - now or 2 * limit.window
 end
 
-local function settle(state, limit, now)
+local function clamp(state, limit, now)
   return {latest(limit, now), state[2]}
 end
 
@@ -101,4 +101,4 @@ local function give(state, limit, units, term_end, now)
   return count > units and {ends, count - units} or nil
 end
 
-return {hit = hit, ahead = ahead, settle = settle, term_end = term_end, give = give}
+return {hit = hit, ahead = ahead, clamp = clamp, term_end = term_end, give = give}

@@ -233,7 +233,7 @@ local function ahead(limit)
 end
 
 -- All units that count, as if charged at one moment, the latest possible one.
-local function settle(state, limit, now)
+local function clamp(state, limit, now)
   local window = limit.window
   local base = number_at(state, count(state, moment_at, state[1] - 3 * window))
   local units = state[TOP] + state[ADDED] - base
@@ -242,4 +242,4 @@ local function settle(state, limit, now)
   }
 end
 
-return {load = load, hit = hit, save = save, ahead = ahead, settle = settle}
+return {load = load, hit = hit, save = save, ahead = ahead, clamp = clamp}

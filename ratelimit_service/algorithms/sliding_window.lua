@@ -78,7 +78,7 @@ local function ahead(limit)
   return 3 * limit.window
 end
 
-local function settle(state, limit, now)
+local function clamp(state, limit, now)
   local window = limit.window
   return {gone(now - now % window + 2 * window, state[3], window), state[2], state[3]}
 end
@@ -107,4 +107,4 @@ local function give(state, limit, units, term_end, now)
   return state and state[1] > now and state or nil
 end
 
-return {hit = hit, ahead = ahead, settle = settle, term_end = term_end, give = give}
+return {hit = hit, ahead = ahead, clamp = clamp, term_end = term_end, give = give}

@@ -80,7 +80,7 @@ local function ahead(limit)
   return (2 * limit.parts + 1) * ceil(limit.window / limit.parts)
 end
 
-local function settle(state, limit, now)
+local function clamp(state, limit, now)
   local part = ceil(limit.window / limit.parts)
   return {(floor(now / part) + 2 * limit.parts + 1) * part, unpack(state, 2)}
 end
@@ -109,4 +109,4 @@ local function give(state, limit, units, term_end, now)
   return first <= #given and last > now and {last, unpack(given, first)} or nil
 end
 
-return {hit = hit, ahead = ahead, settle = settle, term_end = term_end, give = give}
+return {hit = hit, ahead = ahead, clamp = clamp, term_end = term_end, give = give}

@@ -125,7 +125,7 @@ local function ahead(limit)
   return most + (part > 0 and 1 or 0)
 end
 
-local function settle(state, limit, now)
+local function clamp(state, limit, now)
   local missing, part = deepest(limit)
   return {now + missing + (part > 0 and 1 or 0), part}
 end
@@ -165,6 +165,6 @@ local function give(state, limit, units, term_end, now)
 end
 
 return {
-  hit = hit, ahead = ahead, settle = settle, term_end = term_end, leased_from = leased_from, give = give,
+  hit = hit, ahead = ahead, clamp = clamp, term_end = term_end, leased_from = leased_from, give = give,
   time_of = time_of, tokens_of = tokens_of, plus = plus, minus = minus, missing_until = missing_until,
 }

@@ -4,7 +4,7 @@ Hits that were allowed and hits that were refused are two streams, so that each 
 hits are both streams together. A descriptor is counted by its `descriptor_name`. Laws, of each number that is shown:
 
 - it is never too low, and too high by at most the error, as `heavy_hitters` says, unless hits were skipped;
-- it is of the last five to ten minutes: two pairs of sketches take turns, and the older one is dropped.
+- it is of the last five to ten minutes: two pairs of sketches alternate, and the older one is dropped.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from ratelimit_service.system.clock import MINUTE, SECOND, Clock, steady_clock
 from ratelimit_service.telemetry.heavy_hitters import Sketch
 
-TURN: Final = 5 * MINUTE
+HALF: Final = 5 * MINUTE
 """How long each pair of sketches is added to."""
 
 
@@ -103,10 +103,10 @@ class RecentTop:
     def add(self, counts: TopCounts) -> None:
         """Add what was counted since the last time; called at least every few seconds."""
         now = self._clock()
-        if now - self._now_began >= TURN:
+        if now - self._now_began >= HALF:
             # After a pause, such as of a machine that slept, what is left is too old.
-            self._before = self._now if now - self._now_began < 2 * TURN else no_counts()
-            self._before_began = self._now_began if now - self._now_began < 2 * TURN else now
+            self._before = self._now if now - self._now_began < 2 * HALF else no_counts()
+            self._before_began = self._now_began if now - self._now_began < 2 * HALF else now
             self._now, self._now_began = no_counts(), now
         self._now.add(counts)
 

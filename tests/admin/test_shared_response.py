@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.server.admin.connection import Turns
+from ratelimit_service.server.admin.connection import LoopSlots
 from ratelimit_service.server.admin.shared_response import BURST, SharedResponse
 from tests.admin.conftest import RULES
 from tests.admin.service import Service, running
-from tests.admin.test_turns import NotingHealth
+from tests.admin.test_loop_slots import NotingHealth
 
 ADA = {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}
 
@@ -33,7 +33,7 @@ def test_all_that_ask_before_a_text_is_begun_share_it() -> None:
     numbered = Numbered()
 
     async def story() -> set[bytes]:
-        rendering = SharedResponse({}, numbered.begin, Turns())
+        rendering = SharedResponse({}, numbered.begin, LoopSlots())
         return {text.packed for text in await asyncio.gather(*(rendering.text() for _ in range(100)))}
 
     assert [gzip.decompress(packed) for packed in asyncio.run(story())] == [b"1\n1\n1\n"]
@@ -44,7 +44,7 @@ def test_a_text_that_was_begun_before_is_not_given_to_who_asks_now() -> None:
     numbered = Numbered()
 
     async def story() -> list[int]:
-        rendering = SharedResponse({}, numbered.begin, Turns())
+        rendering = SharedResponse({}, numbered.begin, LoopSlots())
         return [int(gzip.decompress((await rendering.text()).packed)[:1]) for _ in range(BURST)]
 
     assert asyncio.run(story()) == [1, 2, 3, 4, 5]
@@ -54,7 +54,7 @@ def test_a_client_that_leaves_takes_the_text_from_no_other() -> None:
     numbered = Numbered()
 
     async def story() -> int:
-        rendering = SharedResponse({}, numbered.begin, Turns())
+        rendering = SharedResponse({}, numbered.begin, LoopSlots())
         leaving, staying = (asyncio.create_task(rendering.text()) for _ in range(2))
         await asyncio.sleep(0)
         leaving.cancel()

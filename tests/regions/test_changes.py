@@ -175,8 +175,8 @@ class Changing(Fleet):
     def given_back(self, process: Process, ask: RegionAsk) -> RegionAsk:
         """Units of a bucket are not given back while what it may lend changes."""
         assert isinstance(process, Changed)
-        settled = process.floors.is_settled(process.rule, self.now)
-        return ask if settled else ask._replace(numbers=(0, 0, *ask.numbers[2:]))
+        steady = process.floors.is_steady(process.rule, self.now)
+        return ask if steady else ask._replace(numbers=(0, 0, *ask.numbers[2:]))
 
     def spend(self, region: Region, process: Process) -> None:
         if self.runs(region, process):

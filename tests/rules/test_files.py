@@ -26,10 +26,10 @@ def rules(requests: int, domain: str = "shop") -> str:
 class Watched:
     """Rules files that are followed, and what comes of it."""
 
-    def __init__(self, folder: Path, settled_seconds: float = 0.01) -> None:
+    def __init__(self, folder: Path, quiet_seconds: float = 0.01) -> None:
         self.folder = folder
         self.books: asyncio.Queue[RuleBook] = asyncio.Queue()
-        self.files = RulesFiles(folder, poll_seconds=0.01, settled_seconds=settled_seconds)
+        self.files = RulesFiles(folder, poll_seconds=0.01, quiet_seconds=quiet_seconds)
         self.loading = Loading(self.files, parse, self.books.put_nowait)
 
     def write(self, text: str, name: str = "shop.yaml") -> None:
@@ -48,11 +48,11 @@ class Watched:
         return "\n".join(map(str, self.loading.problems)).replace(str(self.folder), "…")
 
 
-def play(folder: Path, story: Story, settled_seconds: float = 0.01) -> Watched:
+def play(folder: Path, story: Story, quiet_seconds: float = 0.01) -> Watched:
     """Load, then watch while the story happens."""
 
     async def run() -> Watched:
-        watched = Watched(folder, settled_seconds)
+        watched = Watched(folder, quiet_seconds)
         await watched.loading.load()
         following = asyncio.create_task(watched.loading.run())
         await story(watched)

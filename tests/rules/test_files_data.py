@@ -83,7 +83,7 @@ def test_half_of_a_list_that_is_written_in_place_is_not_taken_and_a_renamed_one_
         (folder / ".new").rename(folder / "keys.csv")
         assert await names(watched) == {"k-1": "pro", "k-2": "pro"}
 
-    assert play(folder, story, settled_seconds=3600).loading.failures == 0
+    assert play(folder, story, quiet_seconds=3600).loading.failures == 0
 
 
 def test_a_request_to_reload_takes_a_list_as_it_is(folder: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_request_to_reload_takes_a_list_as_it_is(folder: Path) -> None:
         watched.loading.reload()
         assert await names(watched) == {"k-2": "pro"}
 
-    play(folder, story, settled_seconds=3600)
+    play(folder, story, quiet_seconds=3600)
 
 
 OLD = DataRead(b"a\n", None, (1, 1))
@@ -147,7 +147,7 @@ def test_files_that_never_rest_are_a_failed_load(folder: Path) -> None:
         watched.loading.reload()
         assert await names(watched) == {"k-3": "pro"}
 
-    play(folder, story, settled_seconds=3600)
+    play(folder, story, quiet_seconds=3600)
 
 
 @pytest.mark.parametrize("file", ["../lists/keys", "ABSOLUTE/lists/keys"])

@@ -418,10 +418,10 @@ def test_requests_past_their_deadline_are_answered_and_the_others_wait_on() -> N
 def test_answered_requests_are_removed_unless_one_before_them_waits() -> None:
     pending = PendingRequests(Policy("open", 1, 10, Clock()))
     first, second, _ = (waiting(pending, [hit_of(rule())]) for _ in range(3))
-    second.settle()
+    second.complete()
     assert len(pending) == 3
 
-    first.settle()
+    first.complete()
 
     assert len(pending) == 1
 
@@ -443,7 +443,7 @@ def test_no_request_is_answered_twice() -> None:
     answers: list[object] = []
     request = waiting(pending, [hit_of(rule())], answers.append)
     pending.expire(1.0)
-    request.settle()
+    request.complete()
     pending.fail(request, request.hits, Fault("reset"))
 
     assert answers == [None]
@@ -456,7 +456,7 @@ def test_what_is_decided_when_the_time_is_over_stays_so() -> None:
     decided.decision = rule().algorithm.hit(None, rule().limit, 1, 0)[1]  # type: ignore[arg-type]  # it has a limit
     request = waiting(pending, [decided, open_one])
     request.parts_left = 2
-    request.settle()
+    request.complete()
     pending.expire(1.0)
 
     assert [decided.decision.allowed, open_one.decision.allowed] == [True, False]

@@ -9,11 +9,11 @@
                                                of a kind with a second counter: as `Kind.hit`, with `limit.hit`
     deny(second, limit, cost, charged, now)  -> second, charged
                                                as `Kind.deny`; may be missing
-    hit, load, save, ahead, settle             as of an algorithm, in whose place they are
+    hit, load, save, ahead, clamp              as of an algorithm, in whose place they are
 
 `tell(key, what)` is for what the kind has found of a counter: a number that is tallied (`Kind.found`).
 
-A second counter has a state of integers. If `read` sets `limit.second`, that is the limit by which it is settled.
+A second counter has a state of integers. If `read` sets `limit.second`, that is the limit by which it is clamped.
 """
 
 from typing import Final

@@ -153,7 +153,7 @@ local function read(limit, batch, from, _, algorithm)
   if batch[from] == 1 then
     local found = twin(algorithm)
     limit.floor = {
-      hit = found.hit, ahead = found.ahead, settle = found.settle, requests = limit.requests, window = limit.window,
+      hit = found.hit, ahead = found.ahead, clamp = found.clamp, requests = limit.requests, window = limit.window,
       burst = limit.burst, parts = limit.parts, first_request = 0, count_refused = 0, exceed = 0, edges = limit.edges,
     }
   end
@@ -165,10 +165,10 @@ local function ahead(limit, now)
 end
 
 -- The floor alone: a lease of another clock is burnt.
-local function settle(state, limit, now)
+local function clamp(state, limit, now)
   local _, own = present(state, limit.term, now)
-  own = own and limit.floor and limit.floor.settle(own, limit.floor, now)
+  own = own and limit.floor and limit.floor.clamp(own, limit.floor, now)
   return kept(present(nil, limit.term, now), own, limit.term)
 end
 
-return {hit = hit, save = save, read = read, ahead = ahead, settle = settle, deposit = deposit, collect = collect}
+return {hit = hit, save = save, read = read, ahead = ahead, clamp = clamp, deposit = deposit, collect = collect}

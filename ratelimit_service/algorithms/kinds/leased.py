@@ -99,7 +99,7 @@ def _part(limit: Limit, percent: int) -> tuple[int, int]:
     return (requests, burst) if requests and (burst or not limit.burst) else (0, 0)
 
 
-def settles(algorithm: Algorithm, limit: Limit) -> int:
+def lapse(algorithm: Algorithm, limit: Limit) -> int:
     """The time until nothing counts that was granted or allowed before."""
     bucket = limit.burst * limit.window // max(1, limit.requests)
     windows = 1 if algorithm.name == "fixed_window" else 2  # of others some of the last window, or its last part

@@ -128,7 +128,7 @@ local function ahead(limit)
 end
 
 -- The same holders and places, none held for longer than one taken now.
-local function settle(state, limit, now)
+local function clamp(state, limit, now)
   local key, latest = state[KEY], floor((now + limit.window) / STEP)
   local late = call('ZRANGEBYSCORE', key, (latest + 1) * SHARE, '+inf', 'WITHSCORES')
   for i = 1, #late, 2 do
@@ -143,4 +143,4 @@ local function read(limit, batch, from)
   return from + 2
 end
 
-return {read = read, load = load, hit = hit, save = save, ahead = ahead, settle = settle}
+return {read = read, load = load, hit = hit, save = save, ahead = ahead, clamp = clamp}

@@ -59,7 +59,7 @@ local function read(limit, batch, from, now)
   local requests, burst = batch[from + 1], batch[from + 2]
   local counter = {
     requests = requests, window = limit.window, burst = requests + burst, exceed = 0, count_refused = 0,
-    settle = bucket.settle,
+    clamp = bucket.clamp,
   }
   counter.ahead = bucket.ahead(counter, now)
   limit.second, limit.right = counter, right_of(limit)

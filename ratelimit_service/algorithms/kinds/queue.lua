@@ -58,8 +58,8 @@ local function ahead(limit)
   return limit.requests == 0 and math.huge or limit.max_delay + 2 * limit.window
 end
 
-local function settle(state, limit, now)
+local function clamp(state, limit, now)
   return {now + limit.max_delay + 2 * limit.window, 0}
 end
 
-return {read = read, hit = hit, ahead = ahead, settle = settle}
+return {read = read, hit = hit, ahead = ahead, clamp = clamp}

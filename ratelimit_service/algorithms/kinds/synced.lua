@@ -62,9 +62,9 @@ local function ahead(limit, now)
 end
 
 -- The counts of the others are those of another window.
-local function settle(state, limit, now)
-  local settled = twin('fixed_window').settle(state, limit, now)
-  return {settled[1], settled[2], 0, 0}
+local function clamp(state, limit, now)
+  local clamped = twin('fixed_window').clamp(state, limit, now)
+  return {clamped[1], clamped[2], 0, 0}
 end
 
 -- The number of a limit, which stands at `from`.
@@ -74,5 +74,5 @@ local function read(limit, batch, from)
 end
 
 return {
-  read = read, hit = hit, save = save, ahead = ahead, settle = settle, collect = collect, deposit = deposit,
+  read = read, hit = hit, save = save, ahead = ahead, clamp = clamp, collect = collect, deposit = deposit,
 }

@@ -11,7 +11,7 @@ from typing import Final
 from ratelimit_service.rules.data_files import read_data_file
 from ratelimit_service.system.background import DaemonExecutor
 
-_SETTLED_NANOSECONDS: Final = 2 * 10**9
+_STABLE_NANOSECONDS: Final = 2 * 10**9
 """A file that was changed this short a time ago may change again without a new time of change: coarse file systems
 count in seconds, and Linux in 4 ms. Until then it is compared by its bytes."""
 
@@ -45,12 +45,12 @@ def reread(path: str, before: DataRead | None = None) -> DataRead:
         signature = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         if before is not None and before.signature == signature:
             return before
-        settled = abs(time.time_ns() - found.st_mtime_ns) > _SETTLED_NANOSECONDS
+        stable = abs(time.time_ns() - found.st_mtime_ns) > _STABLE_NANOSECONDS
         text = read_data_file(path)
     except (OSError, ValueError) as error:  # ValueError: the path has a NUL
         return DataRead((getattr(error, "strerror", "") or str(error)).lower(), None)
     contents = before.contents if before is not None and before.contents == text else text
-    return DataRead(contents, signature if settled else None, signature[:2])
+    return DataRead(contents, signature if stable else None, signature[:2])
 
 
 class DataReads:

@@ -47,7 +47,7 @@ READ_TIMEOUT_SECONDS: Final = 10.0
 
 _UNCHANGED_SECONDS: Final = 0.1
 """All files are read again this long after a change, and loaded only if none changed in between."""
-_SETTLED_SECONDS: Final = 2.0
+_QUIET_SECONDS: Final = 2.0
 """How long a data file that was written in place must not have changed, or a poll if that is longer: any part of it is
 a valid list. Programs write what they copy in pieces, with pauses when they wait for the network."""
 _CUT: Final = 3
@@ -69,13 +69,13 @@ class RulesFiles:
         path: Path,
         *,
         poll_seconds: float = 1.0,
-        settled_seconds: float = _SETTLED_SECONDS,
+        quiet_seconds: float = _QUIET_SECONDS,
         read_timeout_seconds: float = READ_TIMEOUT_SECONDS,
     ) -> None:
         self.name = str(path)
         self._path = path
         self._poll_seconds = poll_seconds
-        self._settled_seconds = max(poll_seconds, settled_seconds)
+        self._quiet_seconds = max(poll_seconds, quiet_seconds)
         self._read_timeout_seconds = read_timeout_seconds
         self._seen: ReadResult | None = None
         self._changing: _Changing | None = None
@@ -194,7 +194,7 @@ class RulesFiles:
         for path, data in found.data.items():
             before = seen.data.get(path)
             if data != before and (before is None or before.inode in (None, data.inode)):
-                seconds = max(seconds, self._settled_seconds * (_CUT if data.is_cut else 1))
+                seconds = max(seconds, self._quiet_seconds * (_CUT if data.is_cut else 1))
         return seconds
 
 

@@ -20,7 +20,7 @@ from ratelimit_service.server.admin.changes import read_change
 MAX_LISTED: Final = 1000
 """Bans in one answer: the last ones made."""
 _PIECE: Final = 50
-"""Bans that are made text in a turn of the event loop."""
+"""Bans that are made text in an iteration of the event loop."""
 _MAX_WAITING: Final = 64
 """Requests that wait for the store."""
 

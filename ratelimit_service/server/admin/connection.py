@@ -1,8 +1,9 @@
-"""HTTP/1.1 connections: aiohttp parses what they send, a few bytes at a time, in turns of the event loop.
+"""HTTP/1.1 connections: aiohttp parses what they send, a few bytes at a time, in iterations of the event loop.
 
 aiohttp parses, and answers, as much as has arrived: a read of 256 KB takes it tens of milliseconds, and uvloop hands
-over 32 reads in one turn of the loop. gRPC calls must not wait for that. So an `HttpConnection` stands between the
-socket and aiohttp: it passes on one small read in a turn, and reads no more before. aiohttp sees an ordinary transport.
+over 32 reads in one iteration of it. gRPC calls must not wait for that. So an `HttpConnection` stands between the
+socket and aiohttp: it passes on one small read in an iteration, and reads no more before. aiohttp sees an ordinary
+transport.
 
 A connection is in one of three states::
 
@@ -14,10 +15,10 @@ A connection is in one of three states::
 and what each event does, where `-` is nothing::
 
     event                            DETECTING                   OPEN                       LINGERING
-    bytes arrive                     they wait for a turn        they wait for a turn       dropped; abort after 1 MiB
-    their turn: HTTP/2 or TLS        400 and LINGERING           -                          -
-    their turn: HTTP/1.1             OPEN, aiohttp parses them   aiohttp parses them        dropped
-    their turn: a part of either     kept for the next turn      -                          -
+    bytes arrive                     they wait for a slot        they wait for a slot       dropped; abort after 1 MiB
+    their slot: HTTP/2 or TLS        400 and LINGERING           -                          -
+    their slot: HTTP/1.1             OPEN, aiohttp parses them   aiohttp parses them        dropped
+    their slot: a part of either     kept for the next slot      -                          -
     aiohttp's parser raises          -                           400 and LINGERING          -
     aiohttp closes its transport     -                           LINGERING                  -
     75 s without a request           abort                       aiohttp closes it          -
@@ -48,7 +49,7 @@ from ratelimit_service.telemetry.logs import ThrottledLog
 from ratelimit_service.telemetry.metric import Metric, counter, gauge
 
 READ_BYTES: Final = 2048
-"""Parsed in one turn. The worst bytes, chunks of one byte, take aiohttp 0.3 µs a byte: 0.6 ms."""
+"""Parsed in one iteration of the loop. The worst bytes, chunks of one byte, take aiohttp 0.3 µs a byte: 0.6 ms."""
 
 KEEPALIVE_SECONDS: Final = 75
 """For the next request on a connection, or the whole header of the first; nginx's default."""
@@ -81,8 +82,8 @@ _BAD_REQUEST: Final = (
 )
 
 
-class Turns:
-    """The queue of work for HTTP: one piece of it in each turn of the event loop, whatever the number of connections.
+class LoopSlots:
+    """The queue of work for HTTP: one piece in each iteration of the event loop, whatever the number of connections.
 
     A piece parses one read, begins one response, or sends one slice of a long one.
     """
@@ -92,21 +93,21 @@ class Turns:
         self._scheduled = False
 
     def add(self, piece: Callable[[], object]) -> None:
-        """Call the piece in a turn of its own."""
+        """Call the piece in an iteration of its own."""
         self._pieces.append(piece)
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._run)
 
     async def wait(self) -> None:
-        """Wait for a turn for the caller."""
+        """Wait for a slot for the caller."""
         granted = asyncio.get_running_loop().create_future()
         self.add(partial(_grant, granted))
         await granted
 
     def _run(self) -> None:
         piece = self._pieces.popleft()
-        # The next turn is scheduled before the piece is called: the piece may raise.
+        # The next slot is scheduled before the piece is called: the piece may raise.
         self._scheduled = bool(self._pieces)
         if self._scheduled:
             asyncio.get_running_loop().call_soon(self._run)
@@ -266,12 +267,12 @@ class HttpConnection(asyncio.BufferedProtocol):
     def __init__(
         self,
         connections: HttpConnections,
-        turns: Turns,
+        slots: LoopSlots,
         make: Callable[[], "AiohttpHandler"],
         wrong_protocol: WrongProtocol,
     ) -> None:
         self._connections = connections
-        self._turns = turns
+        self._slots = slots
         self._make = make
         self._wrong_protocol = wrong_protocol
         self._aiohttp: AiohttpHandler | None = None
@@ -279,7 +280,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._first_bytes = b""
         """Of an HTTP/2 preface or a TLS record, perhaps."""
         self._queued = False
-        """A read waits for its turn."""
+        """A read waits for its slot."""
         self._read_paused = False
         """aiohttp takes no more for now."""
         self._ended = False
@@ -293,14 +294,14 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for bytes."""
-        # aiohttp's handler is made when bytes have their turn, because it is most of what a connection costs.
+        # aiohttp's handler is made when bytes have their slot, because it is most of what a connection costs.
         self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
         self._made = asyncio.get_running_loop().time()
         self._timer = asyncio.get_running_loop().call_later(KEEPALIVE_SECONDS, self._transport.abort)
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timer, and tell aiohttp; bytes that wait for their turn are dropped."""
+        """Cancel the timer, and tell aiohttp; bytes that wait for their slot are dropped."""
         self._timer.cancel()
         self._connections.remove(self)
         if self._aiohttp is not None:
@@ -347,7 +348,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Queue the bytes, and read no more before their turn."""
+        """Queue the bytes, and read no more before their slot."""
         if self._lingering:
             self._dropped += nbytes
             if self._dropped > MAX_DROPPED_BYTES:
@@ -356,14 +357,14 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._queued = True
         self._transport.pause_reading()
         data = bytes(memoryview(self._buffer)[:nbytes])
-        self._turns.add(lambda: self._receive(data))
+        self._slots.add(lambda: self._receive(data))
 
     def eof_received(self) -> bool:
         """Answer what was asked, then close. Returns whether the transport stays open for that."""
         if self._transport.get_extra_info("sslcontext"):  # TLS has no connection that is half closed
             return False
         self._ended = True
-        # Later, as aiohttp's task may not have begun. All bytes were parsed: none are read while some wait for a turn.
+        # Later, as aiohttp's task may not have begun. All bytes were parsed: none are read while some wait for a slot.
         asyncio.get_running_loop().call_soon(self._end)
         return True
 

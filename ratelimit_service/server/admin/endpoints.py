@@ -14,7 +14,7 @@ from ratelimit_service.errors import RpcError
 from ratelimit_service.server.admin.access import client_of
 from ratelimit_service.server.admin.bans_api import banning, unbanning
 from ratelimit_service.server.admin.changes_api import changes, lists_bans
-from ratelimit_service.server.admin.connection import Turns
+from ratelimit_service.server.admin.connection import LoopSlots
 from ratelimit_service.server.admin.envoyproxy_pages import rules_text, stats_text
 from ratelimit_service.server.admin.json_api import (
     HEADERS,
@@ -82,7 +82,7 @@ class Endpoints:
         methods: Methods,
         past: Past,
         *,
-        turns: Turns,
+        slots: LoopSlots,
         http_metrics: Callable[[], Sequence[Metric]],
     ) -> None:
         self._state = state
@@ -102,7 +102,7 @@ class Endpoints:
         self._explain = json_api(methods.explainer, explained_response)
         self._methods = methods
         self._page = PageFiles()
-        self._turns = turns
+        self._slots = slots
         self._expose: Send = self._shared(_METRICS, self._metrics_text)
         if settings.tracing_enabled:  # for its exemplars alone, which the text format has not
             self._expose = by_accept(self._expose, self._shared(_OPENMETRICS, self._openmetrics_text))
@@ -176,7 +176,7 @@ class Endpoints:
         ]
 
     def _shared(self, headers: Mapping[str, str], begin: Begin) -> Send:
-        return SharedResponse(headers, begin, self._turns).send
+        return SharedResponse(headers, begin, self._slots).send
 
     def _text(self, headers: Mapping[str, str], text: Callable[[], Iterable[str]], *, counts: bool = True) -> Send:
         """Responds with a text; of several workers, if it has counts, with what they have counted until now."""

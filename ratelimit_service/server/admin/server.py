@@ -21,7 +21,7 @@ from ratelimit_service.server.admin.connection import (
     AiohttpTransport,
     HttpConnection,
     HttpConnections,
-    Turns,
+    LoopSlots,
     WrongProtocol,
     with_target,
 )
@@ -45,7 +45,7 @@ from ratelimit_service.transports.options import Tls
 log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 128
-"""Clients that are accepted in one turn of the loop: connections above the bound that have files until the next."""
+"""Clients accepted in one iteration of the loop: connections above the bound that have files until the next."""
 
 
 _WRITES: Final = "whether this client may make bans, reset counters and reload, and why not"
@@ -74,13 +74,13 @@ class AdminServer:
     def __init__(self, state: ServiceState, settings: Settings, methods: Methods, past: Past) -> None:
         self._settings = settings
         self._warnings = ThrottledLog(log, steady_clock)
-        self._turns = Turns()
+        self._slots = LoopSlots()
         self._connections = HttpConnections(within_file_limit(settings.http_max_connections), self._warnings)
         token = settings.admin_token.get_secret_value()
         self._access = Access(token, read_needs_token=settings.admin_read_needs_token, warnings=self._warnings)
         tls = Tls(settings.admin_tls_cert, settings.admin_tls_key, settings.admin_client_tls_cacert)
-        self._tls = HttpTls(tls, self._turns) if tls.cert and not settings.debug_uds else None
-        self._endpoints = Endpoints(state, settings, methods, past, turns=self._turns, http_metrics=self._metrics)
+        self._tls = HttpTls(tls, self._slots) if tls.cert and not settings.debug_uds else None
+        self._endpoints = Endpoints(state, settings, methods, past, slots=self._slots, http_metrics=self._metrics)
         self._token_file: TokenFile | None = None
         self._looking: asyncio.Task[None] | None = None
         self._servers: list[asyncio.Server] = []
@@ -181,7 +181,7 @@ class AdminServer:
     async def _serve(self, listener: socket, port: _Port, wrong_protocol: WrongProtocol) -> None:
         app = web.Application(
             client_max_size=self._settings.http_max_body_size,
-            middlewares=[self._in_turn, *port.refusals, _listing(port.endpoints)],
+            middlewares=[self._in_slot, *port.refusals, _listing(port.endpoints)],
         )
         app.on_response_prepare.extend([_name_server, _announce_close])
         for endpoint in port.endpoints:
@@ -204,7 +204,7 @@ class AdminServer:
         make = partial(AiohttpHandler, http, loop=loop, **options)
 
         def connection() -> HttpConnection | TlsConnection:
-            http = HttpConnection(self._connections, self._turns, make, wrong_protocol)
+            http = HttpConnection(self._connections, self._slots, make, wrong_protocol)
             return http if port.tls is None else TlsConnection(port.tls, http, wrong_protocol)
 
         self._servers.append(await loop.create_server(connection, sock=listener, backlog=_BACKLOG))
@@ -217,11 +217,11 @@ class AdminServer:
             await self._endpoints.look()
 
     @web.middleware
-    async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _in_slot(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not isinstance(request.transport, AiohttpTransport):
             raise ConnectionResetError("the client has closed the connection")
         with request.transport.connection.answering(request):
-            await self._turns.wait()
+            await self._slots.wait()
             return await handler(request)
 
     def _metrics(self) -> Sequence[Metric]:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from ratelimit_service.server.admin.connection import Turns
+from ratelimit_service.server.admin.connection import LoopSlots
 
 EVERY_SECONDS: Final = 1.0
 """A rendering begins once in this time, on average."""
@@ -46,10 +46,10 @@ class Rendered(NamedTuple):
 class SharedResponse:
     """The response with the present text of an endpoint."""
 
-    def __init__(self, headers: Mapping[str, str], begin: Begin, turns: Turns) -> None:
+    def __init__(self, headers: Mapping[str, str], begin: Begin, slots: LoopSlots) -> None:
         self._headers = headers
         self._begin = begin
-        self._turns = turns
+        self._slots = slots
         self._next: asyncio.Task[Rendered] | None = None
         """The rendering that has not yet begun."""
         self._one_at_a_time = asyncio.Lock()
@@ -71,7 +71,7 @@ class SharedResponse:
                 if request.method != "HEAD":
                     for piece in _pieces(text.packed) if packed else _unpacked(text.packed):
                         await response.write(piece)
-                        await self._turns.wait()
+                        await self._slots.wait()
                 await response.write_eof()
         except ConnectionError:
             pass  # the client has closed the connection
@@ -97,7 +97,7 @@ class SharedResponse:
             for slice_ in _slices(await self._begin()):
                 packed.append(packer.compress(slice_))
                 size += len(slice_)
-                # Not by a turn: clients fill that queue, and only one rendering runs at a time.
+                # Not by a slot: clients fill that queue, and only one rendering runs at a time.
                 await asyncio.sleep(0)
             packed.append(packer.flush())
             return Rendered(b"".join(packed), size)

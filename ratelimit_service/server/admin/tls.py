@@ -1,9 +1,9 @@
 """TLS of the operator's port: a layer between the socket and an `HttpConnection`, which sees an ordinary transport.
 
 No event loop's own TLS is used: it accepts without a bound connections that never finish their handshake, hands over
-bytes without regard to turns, and uvloop's `start_tls` loses a ClientHello that arrives before it is called.
+bytes without regard to slots, and uvloop's `start_tls` loses a ClientHello that arrives before it is called.
 
-Each read is decrypted in a turn of its own, as HttpConnection parses in one: a handshake takes a millisecond, and gRPC
+Each read is decrypted in a slot of its own, as HttpConnection parses in one: a handshake takes a millisecond, and gRPC
 calls go on in between. A connection counts as one of the HTTP connections from the moment it is accepted, and is
 evicted as any other. Of each there are at most a record and a read that are not decrypted, and what they decrypt to.
 """
@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
-from ratelimit_service.server.admin.connection import PREFACE, READ_BYTES, HttpConnection, Turns, WrongProtocol
+from ratelimit_service.server.admin.connection import PREFACE, READ_BYTES, HttpConnection, LoopSlots, WrongProtocol
 from ratelimit_service.telemetry.metric import Metric, counter
 from ratelimit_service.transports.options import Tls
 from ratelimit_service.transports.tls_session import TlsServer, tls_failure
@@ -28,9 +28,9 @@ _RECORD: Final = b"\x16"
 class HttpTls:
     """The TLS of a port, by certificate files that are read again when they change. StartError when they are bad."""
 
-    def __init__(self, tls: Tls, turns: Turns) -> None:
+    def __init__(self, tls: Tls, slots: LoopSlots) -> None:
         self.server = TlsServer(tls, "http/1.1")
-        self.turns = turns
+        self.slots = slots
         self.failed = 0
         """Handshakes."""
         self.buffer = bytearray(READ_BYTES)
@@ -45,7 +45,7 @@ class HttpTls:
 class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
     """The protocol of a socket, and the transport of the HttpConnection above it.
 
-    Nothing is read while a read waits for its turn, while the HttpConnection has paused, or has not yet had all that
+    Nothing is read while a read waits for its slot, while the HttpConnection has paused, or has not yet had all that
     was decrypted.
     """
 
@@ -62,7 +62,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._data = b""
         """Decrypted, and not yet handed to the HttpConnection."""
         self._queued = False
-        """A read waits for its turn."""
+        """A read waits for its slot."""
         self._paused = False
         """The HttpConnection takes no more for now."""
         self._ended = False
@@ -89,14 +89,14 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         return self._tls.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Queue the bytes, and read no more before their turn."""
+        """Queue the bytes, and read no more before their slot."""
         if self._ended:
             self._http.buffer_updated(nbytes)  # it lingers, and counts what it drops
             return
         self._queued = True
         self._transport.pause_reading()
         raw = bytes(memoryview(self._tls.buffer)[:nbytes])
-        self._tls.turns.add(lambda: self._take(raw))
+        self._tls.slots.add(lambda: self._take(raw))
 
     def eof_received(self) -> None:
         """The transport closes itself."""
@@ -159,7 +159,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
     # What is between the two.
 
     def _take(self, raw: bytes) -> None:
-        """Decrypt the bytes in their turn, and hand over what is in them."""
+        """Decrypt the bytes in their slot, and hand over what is in them."""
         self._queued = False
         if self._ended or self._transport.is_closing():
             return
@@ -191,10 +191,10 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             piece = self._data[: len(buffer)]
             self._data = self._data[len(piece) :]
             buffer[: len(piece)] = piece
-            self._http.buffer_updated(len(piece))  # it pauses, and resumes after its turn
+            self._http.buffer_updated(len(piece))  # it pauses, and resumes after its slot
         elif self._session.more and not self._ended:
             self._queued = True
-            self._tls.turns.add(lambda: self._take(b""))
+            self._tls.slots.add(lambda: self._take(b""))
         elif self._session.over and not self._ended and not self._http.busy:
             self.close()  # the client waits to hear the end too
         else:

@@ -19,7 +19,7 @@ from ratelimit_service.system.listen import Opened, open_sockets, remove_socket
 log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 100
-"""Connections accepted in one turn of the event loop."""
+"""Connections accepted in one iteration of the event loop."""
 
 _PAUSE_SECONDS: Final = 1.0
 """How long nothing is accepted after the process ran out of files, as asyncio does: at once it would fail again."""

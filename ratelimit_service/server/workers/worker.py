@@ -228,7 +228,7 @@ class Worker:
         self._count_connections()
 
     def _count_connections(self) -> None:
-        """Send the parent one message for all that happens in one turn of the loop."""
+        """Send the parent one message for all that happens in one iteration of the loop."""
         if not self._counts_due:
             self._counts_due = True
             asyncio.get_running_loop().call_soon(self._send_counts)

@@ -113,7 +113,7 @@ local function read_limits(batch, now, leases)
       load = found.load,
       hit = found.hit,
       save = not looking and found.save or save_integers,
-      settle = found.settle,
+      clamp = found.clamp,
       requests = batch[from + 1],
       window = batch[from + 2],
       burst = batch[from + 3],
@@ -212,9 +212,9 @@ local function charge(keys, batch, leases)
   -- The state to use, and whether it differs from the stored one. A state that ends later than any charge could make
   -- it, even with a clock that steps back by a window, was written by a server whose clock was ahead; an hour ahead, it
   -- would deny for an hour. The count is kept, and ends at the latest end that a charge now could give.
-  local function settled(state, limit)
+  local function clamped(state, limit)
     if state and state[1] - now > limit.ahead and not looking then
-      return limit.settle(state, limit, now), true
+      return limit.clamp(state, limit, now), true
     end
     return state, false
   end
@@ -228,7 +228,7 @@ local function charge(keys, batch, leases)
     if not second then
       second = {state = load(second_of[i])}
       if limit.second then
-        second.state, second.changed = settled(second.state, limit.second)
+        second.state, second.changed = clamped(second.state, limit.second)
       end
       seconds[key] = second
     end
@@ -257,7 +257,7 @@ local function charge(keys, batch, leases)
   -- The runs on one counter.
   local function charge_counter()
     local key, limit = keys[run], limits[batch[at]]
-    local before, skewed = settled(load(run, limit), limit)
+    local before, skewed = clamped(load(run, limit), limit)
     local state = before
     local lease, leased
     repeat
@@ -326,7 +326,7 @@ local function charge(keys, batch, leases)
     for i = 1, count do
       local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
       if before[key] == nil then
-        before[key], skewed[key] = settled(load(run + i - 1, limit), limit)
+        before[key], skewed[key] = clamped(load(run + i - 1, limit), limit)
         before[key] = before[key] or false
         states[key] = before[key]
       end

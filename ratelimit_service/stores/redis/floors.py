@@ -13,7 +13,7 @@ of a rule that no record has     at once
 as all others say it is, who    at once: they have kept it free since they have the rule
 have the same rule and regions
 no larger than one it has       at once
-larger                          when what was leased without regard to it counts no more: `Share.settles` after there
+larger                          when what was leased without regard to it counts no more: `Share.lapse` after there
                                 was room for it, beside all that is in the register
 ==============================  =======================================================================================
 
@@ -52,7 +52,7 @@ class Share(NamedTuple):
 
     percent: int
     """Of the limit; 0 without a floor."""
-    settles: int
+    lapse: int
     """The time until nothing counts that was leased or allowed before, with the time for which others may not know."""
     requests: int
     """Of the limit, as is the burst. No share follows from them, but what is given back of a bucket does."""
@@ -121,14 +121,14 @@ class Register:
         having = ((record, share) for record, share in self._having(rule) if record.region == region)
         return max((_granted(record, rule, share, now) for record, share in having if self._is_told(record)), default=0)
 
-    def is_settled(self, rule: str, now: int) -> bool:
+    def is_steady(self, rule: str, now: int) -> bool:
         """What a unit of a bucket counts at home is the same as when any was leased that is not spent."""
         having = self._having(rule)
-        moments = [grant.moment - share.settles for record, share in having if (grant := record.grants.get(rule))]
+        moments = [grant.moment - share.lapse for record, share in having if (grant := record.grants.get(rule))]
         moments += [record.changed.get(rule, 0) for record in self.records]
-        settles = max((share.settles for _, share in having), default=0)
+        lapse = max((share.lapse for _, share in having), default=0)
         limits = {(share.requests, share.burst) for _, share in having}
-        return len(limits) < 2 and now > max(moments, default=0) + settles
+        return len(limits) < 2 and now > max(moments, default=0) + lapse
 
     def record(self, own: Record, shares: Shares) -> Record:
         """What a record is when it is told now, for the first time or again."""
@@ -156,7 +156,7 @@ class Register:
             needed, over = set[str](), set[str]()
             for rule, share in self.shares[record.shares].items():
                 if kept[rule]:
-                    is_over = kept[rule] <= self._told_instead(rule, record) or self.now > since + share.settles
+                    is_over = kept[rule] <= self._told_instead(rule, record) or self.now > since + share.lapse
                     (over if is_over else needed).add(rule)
             if not needed:
                 found.append((record, None))
@@ -203,7 +203,7 @@ class Register:
         kept[own.region] = max(kept.get(own.region, 0), share.percent)
         if sum(kept.values()) > MOST:
             return Grant(_NEVER, before)
-        return Grant(self.now + max(other.settles for other in (share, *(other for _, other in having))), before)
+        return Grant(self.now + max(other.lapse for other in (share, *(other for _, other in having))), before)
 
     def _having(self, rule: str) -> Sequence[tuple[Record, Share]]:
         """The records that have the rule, with their shares of it."""
@@ -334,12 +334,12 @@ class Floors:
             found = self._limits[rule] = self._limit_of(rule, limit, now)
         return found
 
-    def is_settled(self, rule: Rule, now: int) -> bool:
+    def is_steady(self, rule: Rule, now: int) -> bool:
         """Units may be given back."""
         register = self.register
         if leasing(rule.algorithm).leased_from is None:
             return True
-        return register is not None and register.is_settled(_name_of(rule), register.now + now - self._arrived)
+        return register is not None and register.is_steady(_name_of(rule), register.now + now - self._arrived)
 
     def _set(self, shares: Shares) -> None:
         self.shares = shares
@@ -374,8 +374,8 @@ def _name_of(rule: Rule) -> str:
 
 def _share_of(rule: Rule, limit: Limit) -> Share:
     assert limit.regions is not None, "it is leased to regions"
-    settles = 2 * FRESH + leased.settles(rule.algorithm, limit)
-    return Share(limit.regions.percent, settles, limit.requests, limit.burst)
+    lapse = 2 * FRESH + leased.lapse(rule.algorithm, limit)
+    return Share(limit.regions.percent, lapse, limit.requests, limit.burst)
 
 
 def _same(record: Record, other: Record) -> bool:

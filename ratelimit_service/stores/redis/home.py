@@ -306,7 +306,7 @@ class Home:
     def _send_again(self, key: str) -> None:
         for request, hits, group, lane in self._take_held(key):
             if request.answered:
-                request.settle()
+                request.complete()
             else:
                 lane.put(Part(request, hits, group))
 
@@ -355,7 +355,7 @@ class Home:
         """What is asked, by what the register leaves of the limit."""
         now = int(monotonic() * SECOND)
         ask = ask._replace(limit=self._floors.limit_of(ask.rule, ask.limit, now))
-        if ask.numbers[_BACK] and not self._floors.is_settled(ask.rule, now):
+        if ask.numbers[_BACK] and not self._floors.is_steady(ask.rule, now):
             self.burnt += ask.numbers[_BACK]
             ask = ask._replace(numbers=(0, *ask.numbers[1:]))
         return at_home(ask)

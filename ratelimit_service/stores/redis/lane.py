@@ -451,7 +451,7 @@ class Lane:
         if self._hold is not None and (answer.asked or answer.waiting):
             parts = self._hold(self, call, answer)
         for part in parts:
-            part.request.settle()
+            part.request.complete()
         self._end_call(pipeline, now)
 
     def _learn(self, call: ScriptCall, answer: Answer, now: float) -> None:

@@ -64,7 +64,7 @@ class PendingRequest:
     """Some part of it was decided by policy."""
     error: StoreError | None = None
 
-    def settle(self) -> None:
+    def complete(self) -> None:
         """Count one more part as decided; the last one answers the request."""
         self.parts_left -= 1
         if self.parts_left > 0 or self.answered:
@@ -144,7 +144,7 @@ class PendingRequests:
             self.errors[cause] = self.errors.get(cause, 0) + 1
         error = self._policy.answer(hits, CAUSES[cause].words, without_home=without_home)
         request.error = request.error or error
-        request.settle()
+        request.complete()
 
     def expire(self, now: float) -> float | None:
         """Answer the requests whose deadline has passed; returns the next deadline, None when no request waits."""

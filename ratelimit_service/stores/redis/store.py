@@ -369,7 +369,7 @@ class RedisStore:
         request.parts_left += 1  # until all are sent, whatever is answered at once
         for (topology, script), of_kind in kinds.items():
             topology.put(request, of_kind, script)
-        request.settle()
+        request.complete()
 
     def _kind(self, rule: Rule) -> tuple[Topology, Script]:
         topology = redis_of(rule, *self._by_rule)

@@ -27,8 +27,8 @@ from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.tls_session import TlsServer
 
 ACCEPTS: Final = 16
-"""Connections that are accepted in a turn of the event loop: uvloop accepts one for each handle that listens, and a
-turn may take milliseconds. With one handle, clients that connected and left kept others in the kernel's queue for
+"""Connections accepted in an iteration of the event loop: uvloop accepts one for each handle that listens, and an
+iteration may take milliseconds. With one handle, clients that connected and left kept others in the kernel's queue for
 seconds."""
 
 

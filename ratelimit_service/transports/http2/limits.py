@@ -41,11 +41,11 @@ MAX_REQUEST_BYTES: Final = 4 * 1024
 a limit each have 2 to 4 KiB, and take a millisecond and a half."""
 
 MAX_MESSAGES: Final = 16
-"""Messages of one stream that are read before other streams have their turn, and before its unread responses are
+"""Messages of one stream that are read before other streams are served, and before its unread responses are
 counted: the window of a stream has room for ten thousand messages whose responses are larger than they are."""
 
 MAX_WRITTEN: Final = 256 * 1024
-"""Bytes of queued responses that are written before other work has its turn, and before we know whether the socket
+"""Bytes of queued responses that are written before other work is done, and before we know whether the socket
 accepts them: a read may hold thousands of requests on streams, 44 bytes each, whose responses have thousands."""
 
 STREAM_BYTES: Final = 600

@@ -17,13 +17,13 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from ratelimit_service.system.clock import Tick
 
 SHARE: Final = 2_000_000
-"""Nanoseconds of one host before its connections wait for the next turn of the loop."""
+"""Nanoseconds of one host before its connections wait for the next iteration of the loop."""
 
 STEP: Final = 1_000_000
 """Nanoseconds of one connection before the next one of the queue is served."""
 
-TURN: Final = 4_000_000
-"""Nanoseconds of all connections that wait, in one turn of the loop."""
+QUANTUM: Final = 4_000_000
+"""Nanoseconds of all connections that wait, in one iteration of the loop."""
 
 HANDSHAKE: Final = 2_000_000
 """Nanoseconds of a TLS handshake, about (RSA with 2,048 bits): until it is over, its host's other work comes first."""
@@ -53,7 +53,7 @@ class Host:
         self.key = key
         self.connections = 0
         self.share_left = SHARE
-        """Nanoseconds of its share in this turn."""
+        """Nanoseconds of its share in this iteration."""
         self.scheduled = False
         """It has connections that wait."""
         self.queue: list[tuple[int, int, Schedulable]] = []
@@ -63,13 +63,13 @@ class Host:
 
 
 class FairQueue:
-    """Connections that wait for their turn.
+    """Connections that wait to be served.
 
-    Laws: uvloop hands over up to 32 reads of 256 KiB in one turn of the loop, so work is charged by the time it took,
-    however the bytes come. All connections of a host share SHARE; when it is used up, they wait for the next turn.
-    There, hosts are served in rotation, one step of one connection each, for TURN in all. Of a host's connections the
-    one that has had least is served first: a client that asks little waits for one turn, however many ask much. TLS
-    handshakes always wait, so that those of any number of hosts take no more than TURN.
+    Laws: uvloop hands over up to 32 reads of 256 KiB in one iteration of the loop, so work is charged by the time it
+    took, however the bytes come. All connections of a host share SHARE; when it is used up, they wait for the next one.
+    There, hosts are served in rotation, one step of one connection each, for QUANTUM in all. Of a host's connections
+    the one that has had least is served first: a client that asks little waits for one iteration, however many ask
+    much. TLS handshakes always wait, so that those of any number of hosts take no more than QUANTUM.
 
     Theory: start-time fair queueing (Goyal, Vin and Cheng, 1996) within a host. Its virtual time is the start tag of
     the connection in service. A connection's start tag is that time, or its own finish tag if that is later; the order
@@ -82,7 +82,7 @@ class FairQueue:
         self._tick = tick
         self._hosts: dict[bytes, Host] = {}
         self._waiting: deque[Host] = deque()
-        self._turn_requested = False
+        self._run_requested = False
         self._serial_numbers = count()
 
     def add_connection(self, key: bytes) -> Host:
@@ -100,7 +100,7 @@ class FairQueue:
             del self._hosts[host.key]
 
     def schedule(self, connection: Schedulable) -> None:
-        """Serve a connection in its turn."""
+        """Queue a connection to be served."""
         host = connection.host
         connection.scheduled = True
         expected = max(host.virtual_time, connection.finish_tag) + connection.cost
@@ -108,17 +108,17 @@ class FairQueue:
         if not host.scheduled:
             host.scheduled = True
             self._waiting.append(host)
-            self._request_turn()
+            self._request_run()
 
-    def _request_turn(self) -> None:
-        if not self._turn_requested:
-            self._turn_requested = True
-            self._call_soon(self._run_turn)
+    def _request_run(self) -> None:
+        if not self._run_requested:
+            self._run_requested = True
+            self._call_soon(self._run)
 
-    def _run_turn(self) -> None:
-        self._turn_requested = False
+    def _run(self) -> None:
+        self._run_requested = False
         waiting, now = self._waiting, self._tick()
-        over = now + TURN
+        over = now + QUANTUM
         while waiting and now < over:
             host = waiting.popleft()
             now = self._run_step(host, now)
@@ -128,7 +128,7 @@ class FairQueue:
                 host.scheduled = False
                 host.share_left = SHARE
         if waiting:
-            self._request_turn()
+            self._request_run()
 
     def _run_step(self, host: Host, now: int) -> int:
         """Serve one connection of this host; the time after that."""
@@ -182,7 +182,7 @@ class Weighed(Protocol):
 class MemoryLimit:
     """Bytes that all connections hold for their clients.
 
-    A connection is weighed when it holds messages, or bytes that wait for their turn; all of them twice a second.
+    A connection is weighed when it holds messages, or bytes that wait to be parsed; all of them twice a second.
     Beyond the limit, header caches are cleared first, which costs no call; then the heaviest connections are ended,
     until an eighth is free again. So a connection that holds little is safe, however many hold much.
     """

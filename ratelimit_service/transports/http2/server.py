@@ -22,10 +22,10 @@ CHECK_INTERVAL: Final = SECOND // 2
 """Microseconds between two checks of a connection: each of its timeouts may be so much longer."""
 
 _BATCH: Final = 200
-"""Connections checked, or expired calls ended, before other work has its turn: 2 µs and 10 µs each."""
+"""Connections checked, or expired calls ended, before other work is done: 2 µs and 10 µs each."""
 
 _FREED_BATCH: Final = 20
-"""Connections, at least, whose memory is freed before other work has its turn: 50 µs each."""
+"""Connections, at least, whose memory is freed before other work is done: 50 µs each."""
 
 
 class Server:
@@ -103,7 +103,7 @@ class Server:
         removed = self.shared.removed
         while True:
             await asyncio.sleep(0 if removed else CHECK_INTERVAL / SECOND)
-            # A share of them: in a flood more than a fixed number may end in each turn.
+            # A share of them: in a flood more than a fixed number may end in each iteration.
             del removed[-max(_FREED_BATCH, len(removed) // 20) :]
 
     async def check(self) -> None:

@@ -76,7 +76,7 @@ class Shared(Generic[M]):
         self.memory = MemoryLimit(options.max_memory, self.members)
         self.eviction: EvictionOrder[M] = EvictionOrder()
         self.removed: list[M] = []
-        """Connections that are gone, and still have their memory: a thousand may end in one turn of the loop."""
+        """Connections that are gone, and still have their memory: a thousand may end in one iteration of the loop."""
         self.draining = False
         self.ending_streams = False
         """Streaming calls are ended, those too that begin from now on."""

@@ -144,7 +144,7 @@ class Streams:
         self.incomplete: dict[int, int] = {}
         """Streams whose last message is not complete, and when its last part came; the oldest first."""
         self.readable: dict[int, Stream] = {}
-        """Streams with messages that may be read, and were not in their turn."""
+        """Streams with messages that may be read, and are not yet."""
         # What we send:
         self.out: list[bytes] = []
         """Frames to write."""

@@ -1,8 +1,8 @@
 """The asyncio side of a connection: bytes in, events to methods, bytes out. Hot path.
 
-One write answers a whole read. What is answered later is written once per turn of the loop. While the socket accepts no
-more, nothing is read: a client that does not read its responses sends no requests either. Nor is anything read while
-what came waits for its turn in the `FairQueue`.
+One write answers a whole read. What is answered later is written once per iteration of the loop. While the socket
+accepts no more, nothing is read: a client that does not read its responses sends no requests either. Nor is anything
+read while what came waits in the `FairQueue`.
 """
 
 import asyncio
@@ -122,7 +122,7 @@ class Wire(asyncio.Protocol):
         self.handshaking = False
         """The TLS handshake is not complete."""
         self._data = b""
-        """What came and waits for its turn."""
+        """What came and waits in the FairQueue."""
         self._arrived = 0
         """When that came."""
         self.scheduled = False
@@ -162,7 +162,7 @@ class Wire(asyncio.Protocol):
             self.cost = HANDSHAKE
 
     def data_received(self, data: bytes) -> None:
-        """Read the bytes now, or in the connection's turn."""
+        """Read the bytes now, or when the FairQueue serves the connection."""
         self.data_came = True
         self.received += len(data)
         host, now = self.host, self._tick()
@@ -178,7 +178,7 @@ class Wire(asyncio.Protocol):
             self._schedule()
 
     def _schedule(self) -> None:
-        """Go on when it is this connection's turn, and read nothing until then."""
+        """Go on when the FairQueue serves this connection, and read nothing until then."""
         if not self.scheduled:
             self.transport.pause_reading()
             self._queue.schedule(self)

@@ -12,7 +12,7 @@ import pytest
 from ratelimit_service.system.address import Tcp
 from ratelimit_service.system.clock import steady_clock
 from ratelimit_service.transports.http2 import Http2Transport
-from ratelimit_service.transports.http2.scheduling import HANDSHAKE, SHARE, STEP, TURN, FairQueue, host_of
+from ratelimit_service.transports.http2.scheduling import HANDSHAKE, QUANTUM, SHARE, STEP, FairQueue, host_of
 from ratelimit_service.transports.http2.server import Server
 from ratelimit_service.transports.http2.shared import Shared
 from ratelimit_service.transports.http2.wire import Wire
@@ -84,7 +84,7 @@ def test_those_that_wait_are_served_for_so_long_in_a_turn_and_not_longer() -> No
         turns.append(len(loop.served))
 
     assert turns == [4, 8, 10]
-    assert TURN == 4 * STEP
+    assert QUANTUM == 4 * STEP
 
 
 def test_a_host_with_a_hundred_connections_has_no_more_than_a_host_with_one() -> None:
@@ -140,7 +140,7 @@ def test_a_handshake_waits_for_connections_that_are_through_with_theirs() -> Non
     loop.connect("established", "one", STEP // 50)
     loop.turn()
 
-    assert before == TURN // (2 * STEP)
+    assert before == QUANTUM // (2 * STEP)
     assert loop.served[before] == "established"
 
 
@@ -218,7 +218,7 @@ def test_of_a_hundred_connections_that_ask_at_once_a_turn_answers_so_many_as_hav
                 writer.close()
         return [after - before for before, after in pairwise(turns)]
 
-    assert max(run(story())) <= SHARE // (STEP // 2) + TURN // (STEP // 2)
+    assert max(run(story())) <= SHARE // (STEP // 2) + QUANTUM // (STEP // 2)
 
 
 def slow(look: int) -> Callable[[], int]:

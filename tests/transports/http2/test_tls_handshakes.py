@@ -16,7 +16,7 @@ from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.http2.limits import Bound
-from ratelimit_service.transports.http2.scheduling import TURN
+from ratelimit_service.transports.http2.scheduling import QUANTUM
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from tests.loops import run
 from tests.transports.certificates import Issued, authority, issue
@@ -274,4 +274,4 @@ def test_handshakes_that_begin_at_once_are_answered_so_many_in_a_turn(server: Is
             await until(lambda: not told(served, "connections"))
         return [after - before for before, after in pairwise(turns)]
 
-    assert max(run(story())) <= TURN // 500_000
+    assert max(run(story())) <= QUANTUM // 500_000

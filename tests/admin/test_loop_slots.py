@@ -1,4 +1,4 @@
-"""HTTP work has turns: of parsing and of beginning an answer, one piece in each turn of the loop, whatever comes."""
+"""HTTP work has slots: of parsing and beginning an answer, one piece in each iteration of the loop, whatever comes."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from ratelimit_service.server.admin.connection import (
     AiohttpHandler,
     HttpConnection,
     HttpConnections,
-    Turns,
+    LoopSlots,
     WrongProtocol,
 )
 from ratelimit_service.system.address import Tcp
@@ -46,7 +46,7 @@ class Loop:
 
 
 class Parser(asyncio.Protocol):
-    """Stands where aiohttp does, and notes in which turn of the loop it got how many bytes."""
+    """Stands where aiohttp does, and notes in which iteration of the loop it got how many bytes."""
 
     is_answering = False
 
@@ -65,8 +65,8 @@ class Parser(asyncio.Protocol):
 
 
 async def parsed(sent: Sequence[bytes]) -> Reads:
-    """The reads of a parser, each with its turn of the loop, when each of these is sent on a connection of its own."""
-    loop, turns, lost, reads = Loop(), Turns(), asyncio.Queue[None](), Reads()
+    """The reads of a parser, each with its iteration of the loop, each of these sent on a connection of its own."""
+    loop, turns, lost, reads = Loop(), LoopSlots(), asyncio.Queue[None](), Reads()
     warnings = ThrottledLog(logging.getLogger("tests"), Clock())
     connections, wrong_protocol = HttpConnections(100, warnings), WrongProtocol("HTTP", Tcp("", 8080), [], warnings)
 
@@ -105,7 +105,7 @@ def test_bytes_at_which_the_parser_fails_are_one_line_without_them(caplog: pytes
 
 
 class NotingHealth(Health):
-    """Notes how often, and in which turns of the loop, it is asked."""
+    """Notes how often, and in which iterations of the loop, it is asked."""
 
     def __init__(self) -> None:
         super().__init__()
