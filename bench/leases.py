@@ -5,7 +5,7 @@ is the Python of the algorithms, and no time is real: each way of a call takes a
 --call-us, one after the other. A seed gives the same table anywhere. *Admitted* is beside what one counter
 without any delay admits of the same requests; *calls* are those per request that touch the counter, with the
 prefetches and the returns, and *model* what `bench/scale` expects of them; *sent* are the requests that waited for a
-call, and *wait* is how long; *burnt* are units; *worst* is how far any window was above the limit, in units, and must
+call, and *wait* is how long; *lost* are units; *worst* is how far any window was above the limit, in units, and must
 never be above 0.
 """
 
@@ -50,7 +50,7 @@ class Shown(NamedTuple):
     wait_p50_ms: float
     """Of those that waited."""
     wait_p99_ms: float
-    burnt: int
+    lost: int
     worst: float
 
 
@@ -171,7 +171,7 @@ def simulate(rule: Rule, instances: int, arrivals: Sequence[int], seed: int = 1,
         len(simulation.waits) / len(arrivals),
         waits[len(waits) // 2] / 1000,
         waits[len(waits) * 99 // 100] / 1000,
-        sum(instance.leases.burnt for instance in fleet.instances),
+        sum(instance.leases.lost for instance in fleet.instances),
         excess(rule, fleet.allowed),
     )
 
@@ -190,9 +190,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=1, help="of all that is random; default: %(default)s")
     chosen = options.parse_args()
 
-    head = (
-        "algorithm | load | instances | admitted / exact | calls a request | model | sent | wait p50 | p99 ms | burnt"
-    )
+    head = "algorithm | load | instances | admitted / exact | calls a request | model | sent | wait p50 | p99 ms | lost"
     print(f"| {head} | worst |\n|{' --- |' * 11}")
     for algorithm in chosen.algorithms:
         rule = rule_of(algorithm, chosen.requests, chosen.window)
@@ -208,7 +206,7 @@ def main() -> None:
                 print(
                     f"| {algorithm} | {load} | {instances} | {shown.admitted:.3f} | {shown.calls:.4f} "
                     f"| {expected:.4f} | {shown.sent:.4f} | {shown.wait_p50_ms:.2f} | {shown.wait_p99_ms:.2f} "
-                    f"| {shown.burnt} | {shown.worst:.0f} |",
+                    f"| {shown.lost} | {shown.worst:.0f} |",
                     flush=True,
                 )
 

@@ -89,7 +89,7 @@ def test_it_decides_is_tallied_and_has_a_gauge_and_says_why_it_refuses() -> None
     assert "spared" in shown
     ((gauges, names),) = last_of(merge_gauges(shop.limiter, ".".join)).values()
     assert (set(names), gauges.places_taken) == ({"places_taken"}, 2)
-    (refusal,) = shop.limiter.refusals.take()
+    (refusal,) = shop.limiter.refusals.drain()
     assert (refusal.why, refusal.words) == ("gap", "too soon, or over 3 per minute")
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.server.admin.status import RulesNow
-from ratelimit_service.server.series import take_tally
+from ratelimit_service.server.series import drain_tally
 from ratelimit_service.server.workers.report import MergedCounts, RuleCounts
 from ratelimit_service.settings import load_settings
 from ratelimit_service.system.clock import SECOND
@@ -128,4 +128,4 @@ def test_they_add_up_over_workers(of_workers: list[list[Asked]]) -> None:
 def taken(rule: Rule) -> list[RuleCounts]:
     """What a worker reports of it."""
     tallies = [((), rule.tally)] if rule.tallies is None else rule.tallies.items()
-    return [(rule.path, path, numbers) for path, tally in tallies if (numbers := take_tally(tally))]
+    return [(rule.path, path, numbers) for path, tally in tallies if (numbers := drain_tally(tally))]

@@ -3,12 +3,12 @@
 import json
 from typing import Any
 
-from ratelimit_service.server.events import MAX_BYTES, MAX_MARKS, Mark, Past
+from ratelimit_service.server.events import MAX_BYTES, MAX_MARKS, EventLog, Mark
 from ratelimit_service.stores.redis.faults import Fault, Outage
 from ratelimit_service.telemetry.logs import pass_events
 
 
-def shown(past: Past) -> list[dict[str, Any]]:
+def shown(past: EventLog) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = json.loads("".join(past.text()))["events"]
     return events
 
@@ -33,7 +33,7 @@ START = 1_795_352_400
 
 
 def test_an_outage_lasts_from_the_first_worker_that_loses_the_server_until_none_has_it_lost() -> None:
-    past = Past()
+    past = EventLog()
     past.record(START + 1, "lost", lost(), 1)
     past.record(START + 2, "lost too", lost(since="2026-11-22T13:00:01Z"), 2)
     past.record(START + 3, "another is lost", lost("other:6379"), 1)
@@ -51,7 +51,7 @@ def test_an_outage_lasts_from_the_first_worker_that_loses_the_server_until_none_
 
 
 def test_how_long_a_worker_missed_the_server_is_not_said_of_the_outage() -> None:
-    past = Past()
+    past = EventLog()
     past.record(START + 1, "lost", lost(), 1)
     past.record(START + 361, "store regained: Redis at redis:6379, after 149.4 s", regained(), 1)
 
@@ -60,7 +60,7 @@ def test_how_long_a_worker_missed_the_server_is_not_said_of_the_outage() -> None
 
 
 def test_charts_mark_the_events_of_a_time_and_bans_make_way() -> None:
-    past = Past()
+    past = EventLog()
     past.record(START, "lost", lost())
     past.record(START + 10, "loaded", {"event": "rules_loaded"})
     past.record(START + 15, "back", regained())
@@ -82,7 +82,7 @@ def test_charts_mark_the_events_of_a_time_and_bans_make_way() -> None:
 
 
 def test_an_outage_does_not_outlast_the_only_worker_that_told_of_it() -> None:
-    past = Past()
+    past = EventLog()
     past.record(START + 1, "lost", lost(), 2)
     past.record(START + 4, "worker 2 was killed", {"event": "worker_ended", "number": 2}, 0)
 
@@ -90,7 +90,7 @@ def test_an_outage_does_not_outlast_the_only_worker_that_told_of_it() -> None:
 
 
 def test_a_ban_that_several_workers_tell_of_is_one() -> None:
-    past = Past()
+    past = EventLog()
     for worker in (1, 2):
         past.record(START + 1, "banned: ada", banned(), worker)
     past.record(START + 3, "no longer", ended(), 1)
@@ -105,7 +105,7 @@ def test_a_ban_that_several_workers_tell_of_is_one() -> None:
 
 
 def test_a_ban_that_is_made_again_in_the_same_words_is_another_one() -> None:
-    past = Past()
+    past = EventLog()
     past.record(START, "banned: ada for ever", banned())
     past.record(START + 3, "no longer", ended())
     past.record(START + 9, "banned: ada for ever", banned("2026-11-22T13:00:09Z"))
@@ -114,7 +114,7 @@ def test_a_ban_that_is_made_again_in_the_same_words_is_another_one() -> None:
 
 
 def test_a_ban_of_the_same_entries_takes_the_place_of_the_one_before() -> None:
-    past = Past()
+    past = EventLog()
     past.record(START, "banned: for an hour", banned(), 0)
     past.record(START + 9, "banned: for ever", banned("2026-11-22T13:00:09Z"), 0)
 
@@ -125,7 +125,7 @@ def test_a_ban_of_the_same_entries_takes_the_place_of_the_one_before() -> None:
 
 
 def test_the_past_is_bounded_and_forgets_what_lasts_last() -> None:
-    past = Past()
+    past = EventLog()
     past.record(START, "lost", lost())
     for number in range(1, 100):
         problems = [f"rules.yaml:{number}:1: " + "\x1b😀" * 1000] * 100
@@ -138,7 +138,7 @@ def test_the_past_is_bounded_and_forgets_what_lasts_last() -> None:
 
 
 def test_thousands_of_bans_are_within_the_bound_and_push_out_nothing_newer() -> None:
-    past = Past()
+    past = EventLog()
     for number in range(3000):
         past.record(START, f"banned: {number}", banned(value=str(number)))
     past.record(START + 1, "rules are loaded again", {"event": "reload_asked", "who": "SIGHUP"})
@@ -149,7 +149,7 @@ def test_thousands_of_bans_are_within_the_bound_and_push_out_nothing_newer() -> 
 
 
 def test_an_event_that_is_none_of_these_is_an_act_of_who_did_it() -> None:
-    past = Past()
+    past = EventLog()
     past.record(START, "reset by me: 2 counters\nand a second line", {"event": "counters_reset", "who": "me"})
 
     (act,) = shown(past)
@@ -158,7 +158,7 @@ def test_an_event_that_is_none_of_these_is_an_act_of_who_did_it() -> None:
 
 
 def test_the_outage_of_a_server_that_leaves_its_cluster_is_over() -> None:
-    past = Past()
+    past = EventLog()
     end = pass_events(past.record)
     try:
         outage = Outage("redis:7001", "open")

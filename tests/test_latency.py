@@ -38,7 +38,7 @@ def test_what_is_taken_from_one_is_added_to_another() -> None:
     one.observe(60_000)
     other.observe(70_000)
 
-    other.add(*one.take())
+    other.add(*one.drain())
 
     assert (one.calls, one.nanoseconds) == (0, 0)
     assert (other.calls, other.nanoseconds, other.buckets()[1].calls) == (2, 130_000, 2)
@@ -50,7 +50,7 @@ def test_the_last_traced_call_of_a_bucket_is_its_exemplar() -> None:
         one.trace_id = trace_id
         one.observe(nanoseconds)
 
-    other.add_exemplars(one.take_exemplars())
+    other.add_exemplars(one.drain_exemplars())
 
     found = {bucket: (exemplar.trace_id, exemplar.seconds) for bucket, exemplar in other.exemplars.items()}
     assert found == {0: (2, 0.00005), 1: (3, 0.000050001), len(BOUNDS): (4, 11.0)}

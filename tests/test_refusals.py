@@ -50,9 +50,9 @@ def test_each_refusal_says_who_and_why() -> None:
     found: list[Refusal] = []
     for descriptors in asked:
         shop.ask(*descriptors)
-        found += shop.log.take()
+        found += shop.log.drain()
     shop.ask("user=ada", override=Limit(0, Unit.HOUR, 60 * MINUTE), cost=3)
-    found += shop.log.take()
+    found += shop.log.drain()
 
     assert [(".".join(read_descriptor_name(one.name).rule), one.why, one.words) for one in found] == [
         ("user", "limit", "over 1 per minute"),
@@ -73,12 +73,12 @@ def test_a_secret_value_is_its_digest_and_shadow_mode_refuses_nothing() -> None:
     shop, shadow = Refusing(), Refusing(shadow_mode=True)
     shop.ask("token=secret")
     shadow.ask("token=secret")
-    (refusal,) = shop.log.take()
+    (refusal,) = shop.log.drain()
     ((key, value),) = read_descriptor_name(refusal.name).entries
 
     assert key == "token"
     assert DIGEST.fullmatch(value)
-    assert shadow.log.take() == []
+    assert shadow.log.drain() == []
 
 
 def test_of_a_flood_few_are_kept_each_second_and_each_stands_for_its_share() -> None:
@@ -88,7 +88,7 @@ def test_of_a_flood_few_are_kept_each_second_and_each_stands_for_its_share() -> 
             shop.ask("never=mallory" if number % 4 else "never=ada")
         shop.moment.advance(SECOND)
         shop.log.fold()
-    kept = shop.log.take()
+    kept = shop.log.drain()
     of_mallory = sum(one.stands_for for one in kept if "mallory" in one.name)
 
     assert len(kept) == MOST
@@ -102,7 +102,7 @@ def test_each_refusal_of_a_second_is_kept_as_likely_as_another() -> None:
     for _ in range(500):
         for number in range(20):
             shop.ask(f"never={number}")
-        for one in shop.log.take():
+        for one in shop.log.drain():
             times[int(read_descriptor_name(one.name).entries[0][1])] += 1
 
     assert sum(times) == 500 * PER_SECOND
@@ -119,7 +119,7 @@ def test_what_is_kept_is_bounded_whatever_names_are() -> None:
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert len(shop.log.take()) == MOST
+    assert len(shop.log.drain()) == MOST
     assert used < 800_000
 
 

@@ -58,7 +58,7 @@ def shop_of(rules: str = RULES) -> Shop:
 
 
 def taken(log: HitLogs) -> Numbers:
-    allowed, refused = (sketch.counts for sketch in log.take())
+    allowed, refused = (sketch.counts for sketch in log.drain())
     return {
         (".".join(read.rule), read.entries): (allowed.get(name, 0), refused.get(name, 0))
         for name in sorted(allowed.keys() | refused.keys())
@@ -76,14 +76,14 @@ def test_each_way_to_be_refused_or_allowed_is_counted_once_for_each_hit_whatever
     shop.ask("user=bob", cost=-1)
     shop.ask("never=x", cost=-1)
 
-    assert taken(shop.limiter.hot) == {
+    assert taken(shop.limiter.top) == {
         ("user", (("user", "ada"),)): (1, 1),
         ("soft", (("soft", "x"),)): (2, 0),
         ("quota", (("quota", "x"),)): (1, 1),
         ("quota", (("quota", "y"),)): (1, 0),
         ("never", (("never", "x"),)): (0, 1),
     }
-    assert taken(shop.limiter.hot) == {}
+    assert taken(shop.limiter.top) == {}
 
 
 def test_what_a_ban_refuses_is_counted_by_the_descriptor_of_the_request() -> None:
@@ -93,7 +93,7 @@ def test_what_a_ban_refuses_is_counted_by_the_descriptor_of_the_request() -> Non
         shop.limiter.bans.put(ban, quietly=True)
     shop.ask("user=eveshop path=/", cost=3)
     shop.ask("token=secret user=eve*", domain="elsewhere")
-    refused = shop.limiter.hot.take().refused.counts
+    refused = shop.limiter.top.drain().refused.counts
     (one, two), numbers = map(read_descriptor_name, refused), list(refused.values())
 
     assert numbers == [1, 1]
@@ -117,7 +117,7 @@ def taken_names(counts: Mapping[str, float]) -> dict[Entries, float]:
 def test_a_name_tells_rule_and_entries_as_they_are_counted(asked: str, rule: tuple[str, ...], entries: Entries) -> None:
     shop = shop_of()
     shop.ask(asked)
-    read = [read_descriptor_name(name) for name in shop.limiter.hot.take().allowed.counts]
+    read = [read_descriptor_name(name) for name in shop.limiter.top.drain().allowed.counts]
 
     assert {each.domain for each in read} == {each.rule_domain for each in read} == {"shop"}
     assert {each.entries for each in read} == {entries}
@@ -128,7 +128,7 @@ def test_a_name_tells_rule_and_entries_as_they_are_counted(asked: str, rule: tup
 def test_a_secret_value_is_its_digest() -> None:
     shop = shop_of()
     shop.ask("token=secret")
-    [(_, ((key, value),))] = taken(shop.limiter.hot)
+    [(_, ((key, value),))] = taken(shop.limiter.top)
 
     assert key == "token"
     assert DIGEST.fullmatch(value)
@@ -137,7 +137,7 @@ def test_a_secret_value_is_its_digest() -> None:
 def test_a_rule_of_any_domain_is_named_with_the_domain_of_the_request() -> None:
     shop = shop_of(RULES.replace("domain: shop", 'domain: "*"'))
     shop.ask("user=ada", domain="a|b")
-    [name] = shop.limiter.hot.take().allowed.counts
+    [name] = shop.limiter.top.drain().allowed.counts
 
     assert read_descriptor_name(name) == ("a|b", ("user",), "*", (("user", "ada"),))
 
@@ -146,7 +146,7 @@ def test_a_limit_that_came_with_the_request_has_no_rule() -> None:
     shop = shop_of()
     shop.ask("user=ada", override=Limit(5, Unit.HOUR, 3600 * SECOND))
 
-    assert taken(shop.limiter.hot) == {("", (("user", "ada"),)): (1, 0)}
+    assert taken(shop.limiter.top) == {("", (("user", "ada"),)): (1, 0)}
 
 
 @given(st.text(min_size=1), st.text(min_size=1), st.text())
@@ -167,7 +167,7 @@ def test_values_that_are_long_are_cut_and_stay_apart() -> None:
     for end in ("1", "2"):
         shop.ask(f"user={'y' * 300}{end}")
         shop.ask(f"user={'z' * 2000}{end}")
-    found = taken(shop.limiter.hot)
+    found = taken(shop.limiter.top)
 
     assert len(found) == 4
     assert sorted(entries[0][1][:9] for _, entries in found)[2:] == ["yyyyyyyyy", "yyyyyyyyy"]
@@ -178,8 +178,8 @@ def test_long_entries_of_what_is_denied_always_are_cut_and_stay_apart() -> None:
     shop = shop_of()
     for end in ("1", "2"):
         shop.ask(f"never={'y' * 100_000}{end}")
-    logged = [hit for hit in shop.limiter.hot.refused.pending if isinstance(hit, DeniedHit)]
-    found = taken(shop.limiter.hot)
+    logged = [hit for hit in shop.limiter.top.refused.pending if isinstance(hit, DeniedHit)]
+    found = taken(shop.limiter.top)
 
     assert [sum(map(len, itertools.chain(*hit.entries))) < 1000 for hit in logged] == [True, True]
     assert sorted(found.values()) == [(0, 1), (0, 1)]
@@ -188,15 +188,15 @@ def test_long_entries_of_what_is_denied_always_are_cut_and_stay_apart() -> None:
 
 def test_above_the_bound_hits_that_were_looked_at_weigh_for_all() -> None:
     shop = shop_of()
-    log = shop.limiter.hot
+    log = shop.limiter.top
     for number in range(2 * MAX_PENDING):
         shop.ask(f"much={'ab'[number % 2]}")
-    found = log.take()
+    found = log.drain()
 
     assert found.allowed.skipped == MAX_PENDING
     assert found.allowed.total == 2 * MAX_PENDING
     assert taken_names(found.allowed.counts) == {(("much", each),): MAX_PENDING for each in "ab"}
-    assert log.take().allowed.skipped == 0
+    assert log.drain().allowed.skipped == 0
 
 
 def test_a_flood_of_long_names_takes_bounded_memory() -> None:
@@ -207,9 +207,9 @@ def test_a_flood_of_long_names_takes_bounded_memory() -> None:
         for number in range(7_000):
             shop.ask(f"{'never' if number % 2 else 'much'}=\U0001f600{number:0400}", cost=1 + number % 3)
             if number % MAX_PENDING == 0:
-                shop.limiter.hot.fold()
+                shop.limiter.top.fold()
             if number == 6_000:
-                recent.add(shop.limiter.hot.take())
+                recent.add(shop.limiter.top.drain())
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -30,15 +30,15 @@ event      what becomes of the units
 `ask`      those in `back` are given back, before the store takes others
 `deposit`  what was granted is added to `left`, until `end`; what is left of another term expires
 `expire`   those in `left` become `back`, to be given back for their term; of two terms only those of the later one,
-           since an ask has one `back_end`: the others are burnt
+           since an ask has one `back_end`: the others are lost
 =========  ============================================================================================================
 
-An ask or an answer that is lost, and a holder that dies, burn what was on its way or held: so no failure makes units.
+An ask or an answer that is lost, and a holder that dies, lose what was on its way or leased: so no failure makes units.
 
 Laws: the store is charged before it grants, and the lease before a hit is allowed, so all holders together never allow
 more than the limit. A unit is spent before the end of the term in which it was charged, by the store's clock: a lease
 is counted from the moment of the ask, which is earlier than what the store did. Units of two terms are never mixed.
-Units are conserved: granted = spent + returned + burnt + `left` + `back`.
+Units are conserved: granted = spent + returned + lost + `left` + `back`.
 """
 
 from collections.abc import Callable
@@ -207,29 +207,29 @@ class Lease:
         return back
 
     def deposit(self, units: int, end: int, term_end: int) -> int:
-        """Have units to spend until that moment, of the term with this end: how many others are burnt."""
-        burnt = 0
+        """Have units to spend until that moment, of the term with this end: how many others are lost."""
+        lost = 0
         if term_end != self.term_end:
-            burnt = self.expire()
+            lost = self.expire()
             self.end, self.term_end = 0, term_end
         self.left += units
         self.granted += units
         self.end = max(self.end, end)
-        return burnt
+        return lost
 
     def expire(self) -> int:
-        """Have what is left given back: how many units are burnt."""
+        """Have what is left given back: how many units are lost."""
         units, self.left, self.granted = self.left, 0, 0
         return self.put_back(units, self.term_end)
 
     def put_back(self, units: int, term_end: int) -> int:
-        """Have units of the term with this end given back: how many are burnt, of these or of others."""
+        """Have units of the term with this end given back: how many are lost, of these or of others."""
         if not units or (self.back and term_end < self.back_end):
             return units
         same = term_end == self.back_end
-        burnt, self.back = (0, self.back + units) if same else (self.back, units)
+        lost, self.back = (0, self.back + units) if same else (self.back, units)
         self.back_end = term_end
-        return burnt
+        return lost
 
     def measure(self, now: int, term: int, memory: int) -> None:
         """Measure the rate: what was demanded since it was measured last, and before that for so long."""

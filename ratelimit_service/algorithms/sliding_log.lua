@@ -220,10 +220,10 @@ local function save(key, state, limit, now)
       kept = kept .. call('GETRANGE', key, HEADER, HEADER + (stored - straight) * slot - 1)
     end
   end
-  local spare = total <= SMALL and 0 or max(0, min(most + limit.count_refused - total, floor(total / 4)))
-  local ring = pack('>I7I4I4I4I2I2', state[1], 0, total, total + spare, base, top) .. kept .. added
-  if spare > 0 then
-    ring = ring .. string.rep('\0', spare * slot)
+  local slack = total <= SMALL and 0 or max(0, min(most + limit.count_refused - total, floor(total / 4)))
+  local ring = pack('>I7I4I4I4I2I2', state[1], 0, total, total + slack, base, top) .. kept .. added
+  if slack > 0 then
+    ring = ring .. string.rep('\0', slack * slot)
   end
   call('SET', key, ring, 'PX', expires)
 end

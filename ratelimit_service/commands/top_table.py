@@ -50,7 +50,7 @@ class DescriptorName(NamedTuple):
     entries: str
 
 
-class HotKeys(NamedTuple):
+class TopKeys(NamedTuple):
     """The descriptors that were refused most lately, with their cost."""
 
     seconds: float
@@ -75,7 +75,7 @@ class Sample(NamedTuple):
     limits: Mapping[RuleName, str]
     gauges: Mapping[RuleName, Gauges]
     """Of the rules that have some."""
-    hot: HotKeys
+    hot: TopKeys
 
 
 class Rates(NamedTuple):
@@ -85,7 +85,7 @@ class Rates(NamedTuple):
     rules: Mapping[RuleName, RuleCounts]
     limits: Mapping[RuleName, str]
     gauges: Mapping[RuleName, Gauges]
-    hot: HotKeys
+    hot: TopKeys
 
 
 @dataclass
@@ -115,12 +115,12 @@ def read_sample(now: Mapping[str, Any], described: Mapping[str, Any]) -> Sample:
             if any(numbers[index] for _, index in own):
                 gauges[name] = Gauges(**{each: numbers[index] for each, index in own})
         calls = now["calls"]["total"]
-        return Sample(now["now"], now["started"], calls, rules, limits, gauges, _read_hot(now["hot"]))
+        return Sample(now["now"], now["started"], calls, rules, limits, gauges, _read_top(now["hot"]))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"its /status/now is of another version: {error} is not as this command knows it") from error
 
 
-def _read_hot(hot: Mapping[str, Any]) -> HotKeys:
+def _read_top(hot: Mapping[str, Any]) -> TopKeys:
     keys = dict[DescriptorName, RuleCounts]()
     for key in hot["most_refused"]:  # of several limits on a descriptor each may refuse it
         _add(
@@ -128,7 +128,7 @@ def _read_hot(hot: Mapping[str, Any]) -> HotKeys:
             DescriptorName(key["domain"], entries_in_words(key["entries"])),
             RuleCounts(key["hits"], key["refused"]),
         )
-    return HotKeys(hot["seconds"], hot["refused_error"], hot["error"], hot["skipped"] > 0, keys)
+    return TopKeys(hot["seconds"], hot["refused_error"], hot["error"], hot["skipped"] > 0, keys)
 
 
 def _add(sums: dict[N, RuleCounts], name: N, counts: RuleCounts) -> None:
@@ -152,7 +152,7 @@ def summed(found: Iterable[Rates]) -> Rates:
     """The rates of several instances together."""
     calls, rules, limits = 0.0, dict[RuleName, RuleCounts](), dict[RuleName, str]()
     gauges = dict[RuleName, Gauges]()
-    hot = HotKeys(0, 0, 0, False, {})
+    hot = TopKeys(0, 0, 0, False, {})
     keys = dict[DescriptorName, RuleCounts]()
     for rates in found:
         calls += rates.calls
@@ -162,7 +162,7 @@ def summed(found: Iterable[Rates]) -> Rates:
         for name, own in rates.gauges.items():
             gauges[name] = own.merge(gauges.get(name, NO_GAUGES))
         other = rates.hot
-        hot = HotKeys(
+        hot = TopKeys(
             max(hot.seconds, other.seconds),
             hot.error + other.error,
             hot.hits_error + other.hits_error,
@@ -184,7 +184,7 @@ def busiest(rates: Rates, order: str, most: int) -> list[tuple[RuleName, RuleCou
     return sorted(rates.rules.items(), key=keys[order])[:most]
 
 
-def most_refused(hot: HotKeys, most: int) -> list[tuple[DescriptorName, RuleCounts]]:
+def most_refused(hot: TopKeys, most: int) -> list[tuple[DescriptorName, RuleCounts]]:
     """The first descriptors by refusals, equal ones by name."""
     return sorted(hot.keys.items(), key=lambda item: (-item[1].refused, -item[1].hits, item[0]))[:most]
 
@@ -227,7 +227,7 @@ def render(view: View, columns: int, lines: int, *, rules: int = _MAX_RULES, key
     return [*list(_render(view, rates, columns, rules))[: lines - len(refused)], *refused]
 
 
-def _render_keys(hot: HotKeys, columns: int, most: int) -> Iterator[str]:
+def _render_keys(hot: TopKeys, columns: int, most: int) -> Iterator[str]:
     if not hot.keys:
         return
     last = duration_in_words(round(hot.seconds) * SECOND)
@@ -237,7 +237,7 @@ def _render_keys(hot: HotKeys, columns: int, most: int) -> Iterator[str]:
         yield _row(f"{counts.refused:>{_NUMBER},}", rest, columns, red=True)
 
 
-def _exactness(hot: HotKeys) -> str:
+def _exactness(hot: TopKeys) -> str:
     """`exact`, or how far the numbers may be off."""
     if hot.estimated:
         return "estimated"

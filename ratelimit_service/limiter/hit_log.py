@@ -54,10 +54,10 @@ class HitLog:
         pending.clear()
         self.skipped = 0
 
-    def take(self) -> Sketch:
+    def drain(self) -> Sketch:
         """Everything since the last time."""
         self.fold()
-        return self._names.take()
+        return self._names.drain()
 
 
 def name_of(hit: Hit) -> str:
@@ -80,6 +80,6 @@ class HitLogs:
         self.allowed.fold()
         self.refused.fold()
 
-    def take(self) -> TopCounts:
+    def drain(self) -> TopCounts:
         """Everything since the last time."""
-        return TopCounts(self.allowed.take(), self.refused.take())
+        return TopCounts(self.allowed.drain(), self.refused.drain())

@@ -67,7 +67,7 @@ class Limiter:
         """Time that requests waited for a store that does not answer at once."""
         self.turns = turns or TurnQueues()
         """Requests that wait in queues."""
-        self.hot = HitLogs()
+        self.top = HitLogs()
         """Who is asked about, and refused, most."""
         self.refusals = RefusalLog()
         """Some of the requests that are refused, with why."""
@@ -197,7 +197,7 @@ class Limiter:
         if plan.measured:
             _measure(plan.charged)
         denied, by_policy = plan.denied, False
-        hot = self.hot
+        top = self.top
         for hit in plan.charged:
             rule, decision = hit.rule, hit.decision
             if hit.by_policy is not None:
@@ -210,7 +210,7 @@ class Limiter:
             allowed = decision.allowed
             if not allowed:
                 denied = True
-            log = hot.allowed if allowed or rule.shadow else hot.refused
+            log = top.allowed if allowed or rule.shadow else top.refused
             if len(log.pending) < MAX_PENDING:
                 log.pending.append(hit)
             else:
@@ -220,7 +220,7 @@ class Limiter:
             plan.domain.allowed += 1
             return verdict
         if plan.refused:
-            hot.refused.add(plan.refused)
+            top.refused.add(plan.refused)
         verdict.allowed = not denied or verdict.passes()
         refused = not verdict.allowed
         if refused and self._shadow_mode:

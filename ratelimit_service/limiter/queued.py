@@ -113,9 +113,9 @@ class QueuedRequests:
         hit.tally.over_limit_with_local_cache += hit.cost
         return True
 
-    def give_back(self, spare: Sequence[Turn]) -> None:
+    def give_back(self, unused: Sequence[Turn]) -> None:
         """Give turns back to the store, each unless a later one was given meanwhile."""
-        for turn in spare:
+        for turn in unused:
             hit = turn.hit
             back = Hit(hit.rule, hit.key, -hit.cost, tally=Tally(), quota=False)
             back.limit = hit.limit.kind.with_turn(hit.limit, turn.end)

@@ -48,7 +48,7 @@ class Refusal(NamedTuple):
 class RefusalSource(Protocol):
     """What keeps refusals."""
 
-    def take(self) -> Sequence[Refusal]:
+    def drain(self) -> Sequence[Refusal]:
         """Those since the last time."""
 
 
@@ -62,7 +62,7 @@ class RefusalSums:
         """Add what a worker has chosen."""
         self._kept.extend(refusals)
 
-    def take(self) -> Sequence[Refusal]:
+    def drain(self) -> Sequence[Refusal]:
         """As RefusalSource says."""
         taken, self._kept = list(self._kept), deque(maxlen=MOST)
         return taken
@@ -89,7 +89,7 @@ class RefusalLog:
         if self._chosen and not 0 <= self._clock() - self._began < SECOND:
             self._close()
 
-    def take(self) -> Sequence[Refusal]:
+    def drain(self) -> Sequence[Refusal]:
         """As RefusalSource says."""
         self._close()
         taken, self._kept = list(self._kept), deque(maxlen=MOST)

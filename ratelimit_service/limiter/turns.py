@@ -6,7 +6,7 @@ timer for all, no task and no connection. Laws:
 1. No answer is early by the store's clock, and none is later than its wait after the store's reply came.
 2. Requests of one counter are answered in the order in which they joined, if they cost the same.
 3. A turn belongs to the process, not to the request that asked for it. When a caller goes away, every request behind it
-   takes the turn before its own, without a message. The last turn is then spare: it goes back to the store, or, if
+   takes the turn before its own, without a message. The last turn is then unused: it goes back to the store, or, if
    later ones were given meanwhile, to the request that joins next.
 
 A turn and a request are apart for that: a line has requests in order, the heap has turns. A turn that comes is used by
@@ -234,12 +234,12 @@ class TurnQueues:
         """Its caller has gone. Returns the last turn of each of its lines, to be given back, or to `restore`."""
         self.abandoned += 1
         self.end(request)
-        spare = []
+        unused = []
         for line in dict.fromkeys(request.lines):
             # Of turns that are not equally long, those behind may need the last one.
             if line.cost and len(line.turns) > line.alive:
                 _, turn = line.turns.popitem()
-                spare.append(turn)
+                unused.append(turn)
                 self._given_back += 1
                 self._forget_if_empty(turn)
             if len(line.waiting) > 2 * line.alive + _SLACK:
@@ -248,7 +248,7 @@ class TurnQueues:
             self._heap[:] = [turn for turn in self._heap if turn.number in turn.line.turns]
             heapify(self._heap)
             self._given_back = 0
-        return spare
+        return unused
 
     def restore(self, turn: Turn) -> None:
         """A turn could not be given back: let others have it."""

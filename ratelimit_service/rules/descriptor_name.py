@@ -40,9 +40,9 @@ class NameParts(NamedTuple):
 def descriptor_name(rule: Rule, key: str) -> str:
     """The name for the counter with this key."""
     if len(key) <= _MAX_KEY_LENGTH:
-        return f"{rule.hot_prefix}{key}"
+        return f"{rule.name_prefix}{key}"
     digest = blake2b(key.encode(), digest_size=8).hexdigest()
-    return f"{rule.hot_prefix}{key[:_MAX_KEY_LENGTH]}…{digest}"
+    return f"{rule.name_prefix}{key[:_MAX_KEY_LENGTH]}…{digest}"
 
 
 def shortened(entries: Entries) -> Entries:

@@ -18,7 +18,7 @@ from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
 Entries = tuple[tuple[str, str], ...]
 
 _MAX_NAMES = 300
-"""Characters of the levels in `hot_prefix`."""
+"""Characters of the levels in `name_prefix`."""
 
 ALONE, LIST, REQUEST = 0, 1, 2
 """The bundle that a limit belongs to; all hits of a bundle are charged, or none. ALONE: no bundle. LIST: the limits of
@@ -120,7 +120,7 @@ class Rule:
     """The prefix of the keys of the rule's counters."""
     key_suffix: str = field(init=False)
     """The suffix of these keys."""
-    hot_prefix: str = field(init=False)
+    name_prefix: str = field(init=False)
     """The prefix of the names of its descriptors among the hottest: its levels, after a `|` if it is of domain `*`."""
     names_levels: bool = field(init=False)
     """Whether its keys have the name of some level: values share a counter there, or are counted as others."""
@@ -155,7 +155,7 @@ class Rule:
         set_once(self, "common_key", "" if limit is None else _common_key_of(self.key_prefix, self.pool, limit))
         set_once(self, "shares_slot", self.together != ALONE or self.common_key != "")
         names = "|".join(map(escaped, self.path[1:]))
-        set_once(self, "hot_prefix", f"{'|' if self.counter_domain != self.domain else ''}{names[:_MAX_NAMES]}||")
+        set_once(self, "name_prefix", f"{'|' if self.counter_domain != self.domain else ''}{names[:_MAX_NAMES]}||")
 
     @property
     def path(self) -> Path:

@@ -15,7 +15,7 @@ from ratelimit_service.rules.sources import open_source
 from ratelimit_service.server.admin.endpoints import Methods
 from ratelimit_service.server.admin.server import Addresses, AdminServer
 from ratelimit_service.server.engine import Engine, rules_parser
-from ratelimit_service.server.events import Past
+from ratelimit_service.server.events import EventLog
 from ratelimit_service.server.workers.supervisor import Supervisor
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address, Tcp, Unix
@@ -31,17 +31,17 @@ class App:
         self.http = Addresses((), (), ())
         """Where HTTP listens."""
         self._settings = settings
-        self._past = Past()
+        self._events = EventLog()
         self._end_events: Callable[[], None] | None = None
         self._engine: Engine | Supervisor = (
-            Engine(settings) if workers == 1 else Supervisor(settings, workers, self._past)
+            Engine(settings) if workers == 1 else Supervisor(settings, workers, self._events)
         )
         self._loading = Loading(open_source(settings), rules_parser(settings), self._publish)
         self._admin = AdminServer(
             self._engine.state(self._loading),
             settings,
             Methods(self._engine.explainer, self._engine.ban_method, self._engine.reset_method),
-            self._past,
+            self._events,
         )
         self._following: asyncio.Task[None] | None = None
 
@@ -52,7 +52,7 @@ class App:
 
     async def start(self) -> None:
         """Load the rules, listen, answer, and follow the rules. StartError when something it needs is not there."""
-        self._end_events = pass_events(self._past.record)
+        self._end_events = pass_events(self._events.record)
         await self._loading.load(required=not self._settings.force_start_without_initial_config)
         try:
             await self._engine.listen(grpc_addresses(self._settings))

@@ -95,7 +95,7 @@ class Engine:
         """Answer by these rules from now on."""
         self.store.use(book.rules)
         self.limiter.book = book
-        _spare_old_objects()
+        _freeze_old_objects()
         self.health.set_rules_loaded(bool(book.domains))
 
     def drain(self) -> None:
@@ -141,13 +141,13 @@ class Engine:
             await asyncio.sleep(_SWEEP_SECONDS)
             self.store.sweep()
             self.method.sweep()
-            self.limiter.hot.fold()
+            self.limiter.top.fold()
             self.limiter.refusals.fold()
             self.limiter.bans.sweep()
             self.health.set_store_healthy(self.store.healthy)
 
 
-def _spare_old_objects() -> None:
+def _freeze_old_objects() -> None:
     """Tune the garbage collector of this process: a new book and counters are long-lived, and walking them is slow."""
     # The book stays. Frozen, it is not walked by the collector again and again: 75 ms for ten thousand rules.
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The past: what happened to the service since its start, as its log lines with an event tell; the newest, in bounds.
+"""What happened to the service since its start: the newest of its log lines that have an event, in bounds.
 
 Each line that `about` makes an event comes here too, whatever LOG_LEVEL is, those of workers over their channels. So an
 event is written once, as a log line, and its values are shown as they are logged: secret ones as digests.
@@ -81,7 +81,7 @@ class Event:
         return json.dumps(shown | {"details": self.details})
 
 
-class Past:
+class EventLog:
     """The last events."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ class LastRefusals:
 
     def look(self) -> None:
         """Add those since the last look. Called every few seconds."""
-        self._kept = deque(sorted([*self._kept, *self._state.counted.refusals.take()]), maxlen=MOST)
+        self._kept = deque(sorted([*self._kept, *self._state.counted.refusals.drain()]), maxlen=MOST)
 
     def text(self) -> Iterator[str]:
         """All of them as JSON, in blocks, the newest first."""

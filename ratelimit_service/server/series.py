@@ -77,27 +77,27 @@ DOMAIN_NUMBERS: Final = (*OUTCOMES, "unmatched", "no_address", "banned", "too_lo
 domain_numbers: Callable[[DomainTally], tuple[int, ...]] = attrgetter(*DOMAIN_NUMBERS)
 
 
-def take_tally(tally: Tally) -> tuple[int, ...] | None:
+def drain_tally(tally: Tally) -> tuple[int, ...] | None:
     """Return the numbers, in the order of NUMBERS, for `add_tally` elsewhere, and reset them; None if all are 0."""
-    return _take(tally, NUMBERS, _numbers(tally))
+    return _drain(tally, NUMBERS, _numbers(tally))
 
 
 def add_tally(tally: Tally, numbers: Sequence[int]) -> None:
-    """Add the numbers that `take_tally` returned."""
+    """Add the numbers that `drain_tally` returned."""
     _add(tally, NUMBERS, numbers)
 
 
-def take_domain(tally: DomainTally) -> tuple[int, ...] | None:
-    """As `take_tally`, in the order of DOMAIN_NUMBERS."""
-    return _take(tally, DOMAIN_NUMBERS, domain_numbers(tally))
+def drain_domain(tally: DomainTally) -> tuple[int, ...] | None:
+    """As `drain_tally`, in the order of DOMAIN_NUMBERS."""
+    return _drain(tally, DOMAIN_NUMBERS, domain_numbers(tally))
 
 
 def add_domain(tally: DomainTally, numbers: Sequence[int]) -> None:
-    """Add the numbers that `take_domain` returned."""
+    """Add the numbers that `drain_domain` returned."""
     _add(tally, DOMAIN_NUMBERS, numbers)
 
 
-def _take(tally: Tally | DomainTally, names: Sequence[str], numbers: tuple[int, ...]) -> tuple[int, ...] | None:
+def _drain(tally: Tally | DomainTally, names: Sequence[str], numbers: tuple[int, ...]) -> tuple[int, ...] | None:
     if not any(numbers):
         return None
     _add(tally, names, [-number for number in numbers])

@@ -53,7 +53,7 @@ class Counted(Protocol):
         """How long requests waited for the store."""
 
     @property
-    def hot(self) -> TopSource:
+    def top(self) -> TopSource:
         """Which descriptors are asked about, and refused, most."""
 
     @property

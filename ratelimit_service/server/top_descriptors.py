@@ -23,7 +23,7 @@ class TopDescriptors:
 
     def look(self) -> None:
         """Add what was counted since the last look. Called every few seconds."""
-        self._recent.add(self._state.counted.hot.take())
+        self._recent.add(self._state.counted.top.drain())
 
     def recent(self) -> tuple[TopCounts, float]:
         """What was counted lately, and how many seconds ago that began."""

@@ -77,14 +77,14 @@ class HeavyNames:
         """Count what others have taken, or that some were not looked at."""
         self._sketch.add(sketch)
 
-    def take(self) -> Sketch:
+    def drain(self) -> Sketch:
         """Everything since the last time."""
         taken = self.seen()
         self._sketch = Sketch()
         return taken
 
     def seen(self) -> Sketch:
-        """Everything since the last `take`."""
+        """Everything since the last `drain`."""
         self._fold()
         return self._sketch
 

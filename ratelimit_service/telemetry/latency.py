@@ -62,25 +62,25 @@ class Latency:
         """The number of calls in each bucket; the last has no upper bound."""
         return self._counts
 
-    def take(self) -> tuple[list[int], int]:
+    def drain(self) -> tuple[list[int], int]:
         """Return the counts and the sum of durations, for another histogram to `add`, and reset both."""
         taken = self._counts, self.nanoseconds
         self._counts, self.nanoseconds = [0] * len(self._counts), 0
         return taken
 
     def add(self, counts: Sequence[int], nanoseconds: int) -> None:
-        """Add the counts and durations that `take` returned elsewhere."""
+        """Add the counts and durations that `drain` returned elsewhere."""
         self._counts = list(map(add, self._counts, counts))
         self.nanoseconds += nanoseconds
 
-    def take_exemplars(self) -> list[Exemplar]:
+    def drain_exemplars(self) -> list[Exemplar]:
         """Return the exemplars, for another histogram, and forget them."""
         taken = list(self.exemplars.values())
         self.exemplars.clear()
         return taken
 
     def add_exemplars(self, exemplars: Iterable[Sequence[Any]]) -> None:
-        """Add those that `take_exemplars` returned elsewhere."""
+        """Add those that `drain_exemplars` returned elsewhere."""
         self.exemplars.update((fields[0], Exemplar(*fields)) for fields in exemplars)
 
     @property

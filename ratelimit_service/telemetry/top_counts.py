@@ -67,7 +67,7 @@ class TopCounts(NamedTuple):
 class TopSource(Protocol):
     """What counts hits."""
 
-    def take(self) -> TopCounts:
+    def drain(self) -> TopCounts:
         """Everything that was counted since the last time."""
 
 
@@ -81,7 +81,7 @@ class TopSums:
         """Add what a worker has counted, to the sketch of this number."""
         self._counts[number].add(sketch)
 
-    def take(self) -> TopCounts:
+    def drain(self) -> TopCounts:
         """As TopSource says."""
         taken, self._counts = self._counts, no_counts()
         return taken

@@ -26,7 +26,7 @@ from ratelimit_service.server.admin.endpoints import Methods
 from ratelimit_service.server.admin.explain_api import Explainer
 from ratelimit_service.server.admin.resets import ResetMethod
 from ratelimit_service.server.admin.server import AdminServer
-from ratelimit_service.server.events import Past
+from ratelimit_service.server.events import EventLog
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
 from ratelimit_service.stores.memory import MemoryStore
@@ -77,12 +77,12 @@ class Service:
         self.explainer = Explainer(self.limiter)
         self.bans = BanMethod(self.limiter)
         self.resets = ResetMethod(self.limiter)
-        self.past = Past()
+        self.events = EventLog()
         self.server = AdminServer(
             ServiceState(self.limiter, self.method, self.loading, self.health, self.store.metrics),
             self.settings,
             Methods(self.explainer, self.bans, self.resets),
-            self.past,
+            self.events,
         )
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:

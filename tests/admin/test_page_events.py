@@ -36,16 +36,16 @@ def open_section(page: Page, name: str) -> None:
 
 def test_the_past_moves_while_it_is_open_and_text_is_no_markup(tmp_path: Path) -> None:
     with running(tmp_path, RULES) as service, opened(address(service)) as page:
-        service.past.record(START, "rules not loaded", REFUSED)
+        service.events.record(START, "rules not loaded", REFUSED)
         page.wait_until("document.getElementById('state').textContent === 'serving'")
         closed = page.evaluate(ASKED.format("/status/past"))
         open_section(page, "past")
         page.wait_until(f"{ROWS.format('past')}.length === 1")
         (refused,) = page.evaluate(ROWS.format("past"))
-        service.past.record(START + 1, "store lost: Redis at redis:6379", LOST)
+        service.events.record(START + 1, "store lost: Redis at redis:6379", LOST)
         page.wait_until(f"{ROWS.format('past')}.length === 2")
         lasts = page.evaluate(ROWS.format("past"))[0]
-        service.past.record(START + 90, "store regained", {"event": "store_regained", "server": "redis:6379"})
+        service.events.record(START + 90, "store regained", {"event": "store_regained", "server": "redis:6379"})
         page.wait_until(f"{ROWS.format('past')}[0][1] === '2 min'")
         over = page.evaluate(ROWS.format("past"))[0]
         markup = page.evaluate("document.querySelectorAll('#past b').length")

@@ -36,9 +36,9 @@ def test_the_first_screen_says_what_is_refused_and_what_no_rule_limits(tmp_path:
         ask(service, 5)
         ask(service, 2, domain="shoop")
         ask(service, 1, key="cart")
-        service.past.record(begun, "rules loaded", {"event": "rules_loaded"})
+        service.events.record(begun, "rules loaded", {"event": "rules_loaded"})
         lost = {"event": "store_lost", "server": "redis:6379", "since": time.strftime("%FT%TZ", time.gmtime(begun))}
-        service.past.record(begun, "store lost", lost)
+        service.events.record(begun, "store lost", lost)
         busy = cards(page, "25 % of all")
         page.wait_until(f"{MARKS}.length === 2")
         marks, moment = page.evaluate(MARKS), time.strftime("(%H:%M UTC)", time.gmtime(begun))

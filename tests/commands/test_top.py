@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 from ratelimit_service.cli import main
 from ratelimit_service.commands.top_table import (
     DescriptorName,
-    HotKeys,
     RuleCounts,
     RuleName,
     Sample,
+    TopKeys,
     View,
     as_json,
     rates_between,
@@ -131,7 +131,7 @@ def test_rates_are_differences_by_seconds_and_a_restart_begins_at_0() -> None:
     assert rates_between(second, restarted).rules == {NAME: RuleCounts(15.0, 10.0)}
     both = summed([rates_between(first, second)] * 2)
     assert both.rules == {NAME: RuleCounts(60.0, 20.0)}
-    assert both.hot == HotKeys(300, 6, 6, False, {DescriptorName("shop", "user=x\x1b[2J"): RuleCounts(60, 60)})
+    assert both.hot == TopKeys(300, 6, 6, False, {DescriptorName("shop", "user=x\x1b[2J"): RuleCounts(60, 60)})
 
 
 def test_what_the_policy_answers_while_redis_is_lost_is_busy_and_refused() -> None:

@@ -189,11 +189,11 @@ class Driver:
 
     def _take(self) -> bytes:
         connection = self.connection
-        out = connection.take()
+        out = connection.take_output()
         self.client.hear(out)
         if connection.drained:
             connection.close(Code.NO_ERROR, "drained")
-            self.client.hear(connection.take())
+            self.client.hear(connection.take_output())
         if connection.error is not None:
             self.error = Code(connection.error[0])
             assert connection.closed, "an error that ends nothing"

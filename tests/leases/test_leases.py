@@ -250,7 +250,7 @@ def test_a_failed_ask_burns_what_it_was_to_give_back_and_to_take() -> None:
     (ask,) = leases.asks(130_000)
     leases.failed(ask)
 
-    assert (leases.granted, leases.burnt, leases.held) == (40 + ask.extra, 40 + ask.extra, 0)
+    assert (leases.granted, leases.lost, leases.held) == (40 + ask.extra, 40 + ask.extra, 0)
     assert hit(leases, 1, 131_000) is None
     assert len(leases.asks(131_000)) == 1
 
@@ -356,7 +356,7 @@ def test_a_changed_limit_ends_its_leases() -> None:
     assert hit(leases, 1, 20_001, lower) is None
     leases.answered(ask, Granted(30, 500, STORE + 100_000, 1_000_000, 0, STORE + 20_002), sent=20_000)
 
-    assert (leases.held, leases.burnt) == (0, 30)
+    assert (leases.held, leases.lost) == (0, 30)
     assert hit(leases, 1, 20_003, lower) is None
 
 
@@ -370,7 +370,7 @@ def test_after_the_loss_of_a_server_nothing_is_held_and_nothing_given_back() -> 
     leases = holding()
     leases.drop_all()
 
-    assert (leases.held, leases.burnt) == (0, 40)
+    assert (leases.held, leases.lost) == (0, 40)
     leases.sweep(130_000)
     assert leases.asks(130_000) == []
 
@@ -454,7 +454,7 @@ def test_what_a_lease_holds_that_makes_way_is_held_until_it_is_given_back_or_dro
         assert len(leases.asks(60_000)) == (not dropped)
 
         assert leases.held == 0
-        assert leases.burnt == 40 * dropped
+        assert leases.lost == 40 * dropped
 
 
 def test_strangers_names_push_no_counter_out_that_is_hit_more_often_than_they_are() -> None:
@@ -473,4 +473,4 @@ def test_strangers_names_push_no_counter_out_that_is_hit_more_often_than_they_ar
 
     assert len(leases.by_key) == 200
     assert all(key in leases.by_key for key in own)
-    assert leases.granted == leases.spent + leases.returned + leases.burnt + leases.held
+    assert leases.granted == leases.spent + leases.returned + leases.lost + leases.held

@@ -130,7 +130,7 @@ def test_the_schedules_borrow_give_back_wait_and_deny(name: str) -> None:
     assert sum(fleet.denied for fleet in fleets) > 20 * 2
 
 
-def burnt(region: Region) -> int:
+def lost(region: Region) -> int:
     """Units, as long as there is no floor."""
     store = region.store
     assert isinstance(store, RegionInPython)
@@ -141,28 +141,28 @@ class Conserving(Fleet):
     """Nothing that happens in a region makes units: what it has lost stays lost."""
 
     def run(self, region: Region, process: Process) -> None:
-        before = burnt(region)
+        before = lost(region)
         super().run(region, process)
-        assert burnt(region) >= before
+        assert lost(region) >= before
 
     def deposit(self, region: Region, process: Process, call: Call) -> None:
-        before = burnt(region)
+        before = lost(region)
         super().deposit(region, process, call)
-        assert burnt(region) >= before
+        assert lost(region) >= before
 
     def collect(self, region: Region, process: Process, ask: RegionAsk) -> None:
-        before = burnt(region)
+        before = lost(region)
         super().collect(region, process, ask)
-        assert burnt(region) >= before
+        assert lost(region) >= before
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
 @given(st.integers(0, 2**64))
 def test_units_are_conserved(name: str, seed: int) -> None:
-    """Without floors: what was deposited is spent, taken out to be given back, held or burnt."""
+    """Without floors: what was deposited is spent, taken out to be given back, held or lost."""
     fleet = played(open_algorithm(name), seed, percents=(0,), kind=Conserving)
 
-    assert all(burnt(region) >= 0 for region in fleet.regions)
+    assert all(lost(region) >= 0 for region in fleet.regions)
 
 
 class FromDeposit(Fleet):

@@ -396,7 +396,7 @@ def test_what_is_shown_of_a_request_bans_it(asked: str, also: str, not_this: str
     rules = shop.limiter.book
     assert rules is not None
     shop.ask(asked)
-    hot = shop.limiter.hot.take()
+    hot = shop.limiter.top.drain()
     names = [read_descriptor_name(name).entries for counts in (hot.allowed, hot.refused) for name in counts.counts]
 
     # Where no rule counts, nothing is shown: the operator has the request from elsewhere.

@@ -503,7 +503,7 @@ def test_what_is_left_of_a_loan_is_given_back_at_its_end(servers: Three) -> None
             home = home_of(store)
             await until_lent(store, of)
             await until(lambda: home.returned > 0, "it was given back")
-            assert home.burnt == 0
+            assert home.lost == 0
 
     async def until_lent(store: RedisStore, of: Rule) -> None:
         spent = 0
@@ -523,7 +523,7 @@ def test_what_is_asked_for_when_a_process_stops_is_deposited_for_the_others(serv
                 await until(lambda: bool(home._asking), "home is asked")
             assert (await asked).allowed
             assert home.granted >= 1
-            assert home.burnt == 0
+            assert home.lost == 0
 
     run(story())
 
@@ -559,7 +559,7 @@ def test_counters_about_which_home_is_asked_at_once_have_a_bound(servers: Three)
 def test_requests_that_wait_have_a_bound(servers: Three) -> None:
     async def story() -> None:
         async with region(servers.eu, f"127.0.0.1:{servers.home.port}") as store:
-            home_of(store)._max_held = 20
+            home_of(store)._max_waiting = 20
             servers.home.send(signal.SIGSTOP)
             of = leased(on_store_failure="closed")
             await asyncio.gather(*(charge(store, hit_of(of)) for _ in range(30)))
@@ -608,6 +608,6 @@ def test_units_that_are_lent_while_their_region_is_lost_are_burnt(servers: Three
             servers.eu.kill()
 
             assert not (await asked).allowed
-            await until(lambda: home_of(store).burnt == 1, "what was lent is burnt")
+            await until(lambda: home_of(store).lost == 1, "what was lent is lost")
 
     run(story())

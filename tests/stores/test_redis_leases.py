@@ -227,7 +227,7 @@ def test_a_new_connection_drops_what_is_held(tmp_path: Path) -> None:
                 await until(lambda: store.healthy, "it is connected again")
 
                 assert not store._leases.held
-                assert store._leases.granted == (store._leases.spent + store._leases.returned + store._leases.burnt)
+                assert store._leases.granted == (store._leases.spent + store._leases.returned + store._leases.lost)
 
     run(story())
 
@@ -250,7 +250,7 @@ def test_while_redis_hangs_what_is_held_is_spent_until_its_term_ends(redis: Redi
                 redis.send(signal.SIGCONT)
             await until(lambda: not store._leases.asking, "each ask has an end")
             leases = store._leases
-            assert leases.granted == leases.spent + leases.returned + leases.burnt + leases.held
+            assert leases.granted == leases.spent + leases.returned + leases.lost + leases.held
 
     run(story())
 
@@ -289,7 +289,7 @@ def test_what_is_leased_at_once_on_a_new_connection_is_kept_when_the_last_reset_
                 await charge(store, hit_of(leased(), f"new{number}", 0))  # answered after them
                 await until(lambda: bool(store.lanes[0]._seen), "the last reset is known")
 
-                assert store._leases.burnt == 0
+                assert store._leases.lost == 0
 
     redis.cli("DEL", "rl2|resets")
     run(story())
@@ -326,7 +326,7 @@ def test_an_ask_travels_to_the_node_of_its_counter(tmp_path: Path) -> None:
                 looks = [(await charge(store, hit_of(of, f"{{spread{number}", 0))).hits[0] for number in range(20)]
 
                 charged = sum(1_000_000 - look.decision.remaining for look in looks)
-                assert 0 <= charged - leases.spent - leases.sent <= leases.burnt
+                assert 0 <= charged - leases.spent - leases.sent <= leases.lost
 
         run(story())
         for redis in nodes.redises:

@@ -158,10 +158,10 @@ def test_what_dies_or_stops_adds_nothing_and_takes_away_what_it_had_asked_for(tm
             allowed.update(of.ask(KINDS, 50)[0])
 
         assert max(allowed.values()) <= LIMIT
-        burnt = of.eu.total("ratelimit_region_units_burnt_total") + of.us.total("ratelimit_region_units_burnt_total")
+        lost = of.eu.total("ratelimit_region_units_burnt_total") + of.us.total("ratelimit_region_units_burnt_total")
         # Of the process that died it is not known what it had asked for: at most what home lends at once.
-        least = LIMIT - LIMIT // 4 - burnt - max(failed.values(), default=0)
-        assert all(allowed[kind] >= least for kind in ALL_LENT), (allowed, failed, burnt)
+        least = LIMIT - LIMIT // 4 - lost - max(failed.values(), default=0)
+        assert all(allowed[kind] >= least for kind in ALL_LENT), (allowed, failed, lost)
 
 
 def test_cut_off_a_region_has_its_floor_or_its_policies_stays_healthy_and_heals(tmp_path: Path) -> None:
@@ -206,5 +206,5 @@ def test_a_region_without_its_own_redis_answers_by_policy_and_the_other_one_goes
             allowed.update(found)
             assert not failed
 
-        # The lease that was in that Redis is burnt, and the floor of that region is not allowed elsewhere.
+        # The lease that was in that Redis is lost, and the floor of that region is not allowed elsewhere.
         assert all(LIMIT // 2 < allowed[kind] <= LIMIT for kind in ALL_LENT), allowed

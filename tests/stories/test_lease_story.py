@@ -121,10 +121,10 @@ def test_what_dies_takes_away_what_it_held_and_adds_nothing(tmp_path: Path) -> N
                     redis.send(signal.SIGCONT)
             channels.ask(KINDS)
         channels.ask(KINDS, 300)
-        burnt = total(services[1:], "ratelimit_lease_units_burnt_total")  # asked for while Redis hung, and not answered
+        lost = total(services[1:], "ratelimit_lease_units_burnt_total")  # asked for while Redis hung, and not answered
 
     allowed, failed = channels.allowed, channels.failed
-    assert all(LIMIT - CAP - burnt - failed[kind] <= allowed[kind] <= LIMIT for kind in KINDS), (allowed, failed, burnt)
+    assert all(LIMIT - CAP - lost - failed[kind] <= allowed[kind] <= LIMIT for kind in KINDS), (allowed, failed, lost)
 
 
 def test_an_explanation_says_what_is_held(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.server.engine import Engine, rules_parser
-from ratelimit_service.server.series import NUMBERS, add_tally, take_tally, tallies_of
+from ratelimit_service.server.series import NUMBERS, add_tally, drain_tally, tallies_of
 from ratelimit_service.server.workers.channel import PIECE, Handoff, line_of, received, settings_as_json
 from ratelimit_service.server.workers.report import MergedCounts, MergedStoreStatus, Reporter
 from ratelimit_service.server.workers.slot import SlotState, WorkerSlot
@@ -215,7 +215,7 @@ def test_a_report_is_sent_in_pieces_however_long_the_names_of_clients_are() -> N
         3000,
     ]
     assert sums.unmatched.seen().total == 3000
-    assert sums.hot.take().hits == 6000
+    assert sums.top.drain().hits == 6000
     assert sums.domains.of("shop").unmatched == 3000
 
 
@@ -224,10 +224,10 @@ def test_every_number_of_a_tally_is_taken_and_added() -> None:
     for value, name in enumerate(Tally.__slots__, 1):
         setattr(one, name, value)
         setattr(other, name, 100)
-    add_tally(other, take_tally(one) or ())
+    add_tally(other, drain_tally(one) or ())
 
     assert [getattr(other, name) - 100 for name in Tally.__slots__] == [*range(1, len(Tally.__slots__) + 1)]
-    assert take_tally(one) is None
+    assert drain_tally(one) is None
 
 
 def test_the_store_is_as_the_worker_sees_it_that_sees_least_of_it() -> None:

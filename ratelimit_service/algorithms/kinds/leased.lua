@@ -164,7 +164,7 @@ local function ahead(limit, now)
   return max(3 * limit.term + ASK_LIFE + limit.window, limit.floor and limit.floor.ahead(limit.floor, now) or 0)
 end
 
--- The floor alone: a lease of another clock is burnt.
+-- The floor alone: a lease of another clock is lost.
 local function clamp(state, limit, now)
   local _, own = present(state, limit.term, now)
   own = own and limit.floor and limit.floor.clamp(own, limit.floor, now)

@@ -31,7 +31,7 @@ from ratelimit_service.server.admin.resets import resetting
 from ratelimit_service.server.admin.shared_response import Begin, SharedResponse
 from ratelimit_service.server.admin.status import Listening, StatusPage
 from ratelimit_service.server.admin.what_if import WhatIf
-from ratelimit_service.server.events import Past
+from ratelimit_service.server.events import EventLog
 from ratelimit_service.server.history import History
 from ratelimit_service.server.metrics import Metrics
 from ratelimit_service.server.refusals import LastRefusals
@@ -80,13 +80,13 @@ class Endpoints:
         state: ServiceState,
         settings: Settings,
         methods: Methods,
-        past: Past,
+        events: EventLog,
         *,
         slots: LoopSlots,
         http_metrics: Callable[[], Sequence[Metric]],
     ) -> None:
         self._state = state
-        self._past = past
+        self._events = events
         shown = [setting._asdict() for setting in shown_settings(settings)]
         self._shown_settings = json.dumps({"settings": shown}) + "\n"
         self._metrics = Metrics(state, http=http_metrics, extra_labels=settings.extra_tags)
@@ -94,7 +94,7 @@ class Endpoints:
         self._hot = TopDescriptors(state)
         self._refusals = LastRefusals(state)
         self._what_if = WhatIf(state, self._hot)
-        self._status = StatusPage(state, self._history, self._hot, past)
+        self._status = StatusPage(state, self._history, self._hot, events)
         # JSON objects of the largest request: itself, its descriptors, each perhaps with two more objects, and entries.
         objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
         json_api = partial(JsonApi, max_bytes=settings.http_max_body_size, max_objects=objects)
@@ -142,7 +142,7 @@ class Endpoints:
         rules = self._text(TEXT, self._rules, counts=False)
         stats = self._text(TEXT, lambda: stats_text(self._state))
         described = self._text(_JSON, status.rules, counts=False)
-        past = self._text(_JSON, self._past.text, counts=False)
+        past = self._text(_JSON, self._events.text, counts=False)
         refusals = self._text(_JSON, self._refusals.text)
         return [
             Endpoint("GET", "/", self._page.page, "the page: what is wrong, the rules and their counts"),

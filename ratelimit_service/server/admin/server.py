@@ -29,7 +29,7 @@ from ratelimit_service.server.admin.cross_site import refuse_cross_site, refuse_
 from ratelimit_service.server.admin.endpoints import TEXT, Endpoint, Endpoints, Methods
 from ratelimit_service.server.admin.status import Listening
 from ratelimit_service.server.admin.tls import HttpTls, TlsConnection
-from ratelimit_service.server.events import Past
+from ratelimit_service.server.events import EventLog
 from ratelimit_service.server.history import LOOK_SECONDS
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
@@ -71,7 +71,7 @@ class _Port(NamedTuple):
 class AdminServer:
     """The HTTP server."""
 
-    def __init__(self, state: ServiceState, settings: Settings, methods: Methods, past: Past) -> None:
+    def __init__(self, state: ServiceState, settings: Settings, methods: Methods, events: EventLog) -> None:
         self._settings = settings
         self._warnings = ThrottledLog(log, steady_clock)
         self._slots = LoopSlots()
@@ -80,7 +80,7 @@ class AdminServer:
         self._access = Access(token, read_needs_token=settings.admin_read_needs_token, warnings=self._warnings)
         tls = Tls(settings.admin_tls_cert, settings.admin_tls_key, settings.admin_client_tls_cacert)
         self._tls = HttpTls(tls, self._slots) if tls.cert and not settings.debug_uds else None
-        self._endpoints = Endpoints(state, settings, methods, past, slots=self._slots, http_metrics=self._metrics)
+        self._endpoints = Endpoints(state, settings, methods, events, slots=self._slots, http_metrics=self._metrics)
         self._token_file: TokenFile | None = None
         self._looking: asyncio.Task[None] | None = None
         self._servers: list[asyncio.Server] = []

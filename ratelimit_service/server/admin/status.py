@@ -15,7 +15,7 @@ from ratelimit_service.rules.bans import Ban
 from ratelimit_service.rules.rule import Rule, amount_in_words, counting_in_words, entries_in_words, rule_in_words
 from ratelimit_service.server.admin.recent_counts import RecentCounts
 from ratelimit_service.server.admin.troubles import troubles
-from ratelimit_service.server.events import Past
+from ratelimit_service.server.events import EventLog
 from ratelimit_service.server.history import History, named
 from ratelimit_service.server.per_minute import MINUTES, Numbers
 from ratelimit_service.server.series import CONTROL, domain_numbers
@@ -43,12 +43,12 @@ class Listening(NamedTuple):
 class StatusPage:
     """The text of `/status`; times in it are seconds since the epoch."""
 
-    def __init__(self, state: ServiceState, history: History, hot: TopDescriptors, past: Past) -> None:
+    def __init__(self, state: ServiceState, history: History, hot: TopDescriptors, events: EventLog) -> None:
         self.listening: Sequence[Listening] = ()
         self._state = state
         self._history = history
         self._hot = hot
-        self._past = past
+        self._events = events
         self._recent = RecentCounts()
         self._started = system_clock()
 
@@ -128,7 +128,7 @@ class StatusPage:
 
     def _minutes(self) -> dict[str, Any]:
         now, running = system_clock() / SECOND, self._history.running_seconds
-        marks = self._past.marks(now - running - 60 * (MINUTES - 1))
+        marks = self._events.marks(now - running - 60 * (MINUTES - 1))
         return {"now": now, "minutes": MINUTES, "running_seconds": running, "marks": marks}
 
     def _service(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from ratelimit_service.rules.bans import BanSummary
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.server.engine import Engine
-from ratelimit_service.server.series import add_domain, add_tally, take_domain, take_tally
+from ratelimit_service.server.series import add_domain, add_tally, drain_domain, drain_tally
 from ratelimit_service.server.workers.channel import PIECE
 from ratelimit_service.server.workers.slot import WorkerSlot
 from ratelimit_service.settings import Settings
@@ -59,14 +59,14 @@ class Reporter:
         engine, limiter = self._engine, self._engine.limiter
         rules, gauges = () if limiter.book is None else limiter.book.rules, limiter.gauges
         by_kind: Mapping[str, Iterable[Item | None]] = {
-            "tallies": _take_rules(rules),
+            "tallies": _drain_rules(rules),
             "gauges": _gauges_of(rules, gauges) if gauges else (),
-            "overrides": _take_all(limiter.overrides),
-            "unknown_domains": _take_all(limiter.unknown_domains),
-            "unmatched": limiter.unmatched.take().packed(_NAMES),
-            "hot": _take_hot(limiter.hot),
-            "domains": _take_domains(limiter.domains),
-            "refusals": limiter.refusals.take(),
+            "overrides": _drain_all(limiter.overrides),
+            "unknown_domains": _drain_all(limiter.unknown_domains),
+            "unmatched": limiter.unmatched.drain().packed(_NAMES),
+            "hot": _drain_top(limiter.top),
+            "domains": _drain_domains(limiter.domains),
+            "refusals": limiter.refusals.drain(),
         }
         for kind, items in by_kind.items():
             for piece in _pieces(items):
@@ -90,9 +90,9 @@ class Reporter:
             "errors": dict(new_errors),
             "metrics": pack_metrics(engine.metrics()),
             "calls": calls,
-            "latency": engine.method.latency.take(),
-            "exemplars": engine.method.latency.take_exemplars(),
-            "waits": limiter.waits.take(),
+            "latency": engine.method.latency.drain(),
+            "exemplars": engine.method.latency.drain_exemplars(),
+            "waits": limiter.waits.drain(),
             "totals": totals,
         }
         send("report", number, summary)
@@ -127,31 +127,31 @@ def _pieces(items: Iterable[Item | None]) -> Iterator[list[Item]]:
     yield piece
 
 
-def _take_rules(rules: Iterable[Rule]) -> Iterator[RuleCounts | None]:
+def _drain_rules(rules: Iterable[Rule]) -> Iterator[RuleCounts | None]:
     """The counts of the rules; of one that counts values apart, those of each value."""
     for rule in rules:
         if rule.tallies is None:
-            yield (rule.path, (), numbers) if (numbers := take_tally(rule.tally)) else None
+            yield (rule.path, (), numbers) if (numbers := drain_tally(rule.tally)) else None
         else:
-            for found in _take_all(rule.tallies):
+            for found in _drain_all(rule.tallies):
                 yield found and (rule.path, *found)
 
 
-def _take_all(tallies: Tallies) -> Iterator[tuple[Path, Sequence[int]] | None]:
-    return ((path, numbers) if (numbers := take_tally(tally)) else None for path, tally in tallies.items())
+def _drain_all(tallies: Tallies) -> Iterator[tuple[Path, Sequence[int]] | None]:
+    return ((path, numbers) if (numbers := drain_tally(tally)) else None for path, tally in tallies.items())
 
 
 def _gauges_of(rules: Iterable[Rule], gauges: Mapping[Tally, Gauges]) -> Iterator[Item | None]:
     return ((rule.path, gauges[rule.tally]) if rule.tally in gauges else None for rule in rules)
 
 
-def _take_hot(log: HitLogs) -> Iterator[Item]:
+def _drain_top(log: HitLogs) -> Iterator[Item]:
     """The sketches of a log, of which there are several of each number."""
-    return ((number, packed) for number, sketch in enumerate(log.take()) for packed in sketch.packed(_NAMES))
+    return ((number, packed) for number, sketch in enumerate(log.drain()) for packed in sketch.packed(_NAMES))
 
 
-def _take_domains(domains: DomainTallies) -> Iterator[Item | None]:
-    return ((name, numbers) if (numbers := take_domain(tally)) else None for name, tally in domains.items())
+def _drain_domains(domains: DomainTallies) -> Iterator[Item | None]:
+    return ((name, numbers) if (numbers := drain_domain(tally)) else None for name, tally in domains.items())
 
 
 class MergedCounts:
@@ -166,7 +166,7 @@ class MergedCounts:
         self.unmatched = HeavyNames()
         self.domains = DomainTallies()
         self.waits = Latency()
-        self.hot = TopSums()
+        self.top = TopSums()
         self.refusals = RefusalSums()
         self.calls = 0
         self.latency = Latency()
@@ -226,7 +226,7 @@ class MergedCounts:
                     self.unmatched.merge(Sketch(*packed))
             case "hot":
                 for number, packed in piece:
-                    self.hot.add(number, Sketch(*packed))
+                    self.top.add(number, Sketch(*packed))
             case "domains":
                 for domain, numbers in piece:
                     add_domain(self.domains.of(domain), numbers)

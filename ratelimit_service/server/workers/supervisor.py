@@ -17,7 +17,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.data_files import DataFile
 from ratelimit_service.rules.loading import Loading
 from ratelimit_service.rules.syntax.document import Document
-from ratelimit_service.server.events import Past
+from ratelimit_service.server.events import EventLog
 from ratelimit_service.server.state import Death, ServiceState
 from ratelimit_service.server.workers.channel import PIECE, Message, settings_as_json, text_of
 from ratelimit_service.server.workers.dispatch import Dispatcher
@@ -51,8 +51,8 @@ _STOP_SECONDS: Final = 10.0
 class Supervisor:
     """`count` workers, which answer gRPC on the sockets that this process listens on."""
 
-    def __init__(self, settings: Settings, count: int, past: Past) -> None:
-        self._past = past
+    def __init__(self, settings: Settings, count: int, events: EventLog) -> None:
+        self._events = events
         self._slots = [WorkerSlot(number) for number in range(1, count + 1)]
         self._dispatcher = Dispatcher(self._slots)
         self._sums = MergedCounts(settings, self._slots)
@@ -262,7 +262,7 @@ class Supervisor:
             case ["report", _, summary]:
                 self._sums.add(summary)
             case ["event", when, text, fields]:
-                self._past.record(when, text, fields, slot.number)
+                self._events.record(when, text, fields, slot.number)
             case ["ready"] if self._started:
                 self._dispatcher.rebalance(slot)
         self._changed.set()

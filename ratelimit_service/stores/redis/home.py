@@ -18,8 +18,8 @@ has not answered in time     the rule's policy answers them. So do others, at on
 their deadline passes        the same
 ===========================  =========================================================================================
 
-Laws: home debits before it grants, and units whose way is not known are burnt, so that no failure allows more than the
-limit. Asks, hits that wait, and leases to collect have bounds; what exceeds them is answered as without home, or burnt.
+Laws: home debits before it grants, and units whose way is not known are lost, so that no failure allows more than the
+limit. Asks, hits that wait, and leases to collect have bounds; what exceeds them is answered as without home, or lost.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ MAX_HELD: Final = 10_000
 """Parts of requests that wait."""
 
 MAX_ENDS: Final = 20_000
-"""Leases whose end is remembered: 10 MB. What is left of others goes back with the next ask, or is burnt."""
+"""Leases whose end is remembered: 10 MB. What is left of others goes back with the next ask, or is lost."""
 
 _SWEEP: Final = 200
 """Leases from which one sweep gives back: 20 ms of this process."""
@@ -90,7 +90,7 @@ _CLOSE_SECONDS: Final = 0.5
 """For asks under way, when the process stops."""
 
 
-class Held(NamedTuple):
+class WaitingHits(NamedTuple):
     """A part of a request that waits."""
 
     request: PendingRequest
@@ -132,7 +132,7 @@ class Home:
         self._region = RegionScript()
         self._pending = pending
         self._clustered = clustered
-        self._held: dict[str, list[Held]] = {}
+        self._waiting_hits: dict[str, list[WaitingHits]] = {}
         """By the key of the counter."""
         self._asking: set[str] = set()
         """Keys of counters about which home is asked, and not late with its answer."""
@@ -147,11 +147,11 @@ class Home:
         self._terms: set[tuple[str, int]] = set()
         """The keys of these leases' counters, and when their terms end."""
         self._numbers = count()
-        self._max_asked, self._max_held, self._max_ends = MAX_ASKED, MAX_HELD, MAX_ENDS
+        self._max_asked, self._max_waiting, self._max_ends = MAX_ASKED, MAX_HELD, MAX_ENDS
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = 0
         """Parts in `_held`."""
-        self.granted = self.returned = self.burnt = 0
+        self.granted = self.returned = self.lost = 0
         """Units."""
         self.asks = 0
         self.failed = Counter[str]()
@@ -161,7 +161,7 @@ class Home:
         self._round_trips = Latency()
         self._exchanges = Exchanges(topology, script, self._floors.region, self._start)
 
-    def hold(self, lane: Lane, call: ScriptCall, answer: Answer) -> Sequence[Part]:
+    def wait_for_home(self, lane: Lane, call: ScriptCall, answer: Answer) -> Sequence[Part]:
         """Ask for what the answer to this call names, and keep what waits; returns the parts that are decided."""
         waiting = {*answer.waiting}
         leased = []
@@ -181,7 +181,7 @@ class Home:
                 continue
             bundles = {hit.together for hit in of_part} - {NO_BUNDLE}
             hits = [hit for hit in part.hits if hit in waiting or hit.together in bundles]
-            self._hold(of_part[0], Held(part.request, hits, part.group, lane))
+            self._add_waiting(of_part[0], WaitingHits(part.request, hits, part.group, lane))
         return decided
 
     def sweep(self) -> None:
@@ -229,7 +229,7 @@ class Home:
             counter(
                 "ratelimit_region_units_burnt_total",
                 "Units neither spent nor given back, because a Redis was lost or its answer did not come.",
-                self.burnt,
+                self.lost,
             ),
             counter(
                 "ratelimit_region_asks_total", "Calls by which this process asked the home Redis for units.", self.asks
@@ -250,16 +250,16 @@ class Home:
 
     # Hits that wait
 
-    def _hold(self, first: Hit, held: Held) -> None:
+    def _add_waiting(self, first: Hit, waiting: WaitingHits) -> None:
         """Keep a part until its first hit that waits can be decided, or answer it if home cannot be asked."""
         key = first.key
         fault = self._fault(first)
         if fault is not None:
-            self._pending.fail(held.request, held.hits, fault, without_home=True)
+            self._pending.fail(waiting.request, waiting.hits, fault, without_home=True)
             return
         self._waiting += 1
-        self._pending.held[held.request] = self._pending.held.get(held.request, 0) + 1
-        self._held.setdefault(key, []).append(held)
+        self._pending.at_home[waiting.request] = self._pending.at_home.get(waiting.request, 0) + 1
+        self._waiting_hits.setdefault(key, []).append(waiting)
         if key not in self._asking and key not in self._pausing:
             self._pausing.add(key)
             pause = min(max(_PAUSE, self._round_trip / _PAUSES), _MAX_PAUSE)
@@ -273,7 +273,7 @@ class Home:
             return fault
         if monotonic() < self._cut.get(self.topology.lane_of(name), 0.0):
             return Fault("timeout")
-        if self._waiting >= self._max_held or (self._asked >= self._max_asked and hit.key not in self._asking):
+        if self._waiting >= self._max_waiting or (self._asked >= self._max_asked and hit.key not in self._asking):
             return Fault("overload")
         return None
 
@@ -293,18 +293,18 @@ class Home:
         if key not in self._asking:
             self._send_again(key)
 
-    def _take_held(self, key: str) -> Sequence[Held]:
-        held = self._held.pop(key, ())
-        self._waiting -= len(held)
-        of_request = self._pending.held
-        for each in held:
+    def _pop_waiting(self, key: str) -> Sequence[WaitingHits]:
+        waiting = self._waiting_hits.pop(key, ())
+        self._waiting -= len(waiting)
+        of_request = self._pending.at_home
+        for each in waiting:
             of_request[each.request] -= 1
             if not of_request[each.request]:
                 del of_request[each.request]
-        return held
+        return waiting
 
     def _send_again(self, key: str) -> None:
-        for request, hits, group, lane in self._take_held(key):
+        for request, hits, group, lane in self._pop_waiting(key):
             if request.answered:
                 request.complete()
             else:
@@ -318,7 +318,7 @@ class Home:
         for ask in asked:
             if self._asked >= self._max_asked:
                 self.failed["overload"] += 1
-                self.burnt += ask.numbers[_BACK]
+                self.lost += ask.numbers[_BACK]
                 continue
             self._asked += 1
             self._asking.add(ask.key)
@@ -356,7 +356,7 @@ class Home:
         now = int(monotonic() * SECOND)
         ask = ask._replace(limit=self._floors.limit_of(ask.rule, ask.limit, now))
         if ask.numbers[_BACK] and not self._floors.is_steady(ask.rule, now):
-            self.burnt += ask.numbers[_BACK]
+            self.lost += ask.numbers[_BACK]
             ask = ask._replace(numbers=(0, *ask.numbers[1:]))
         return at_home(ask)
 
@@ -371,8 +371,8 @@ class Home:
             if ask.limit.floor is not None:  # then the region denies for a moment what the floor does not allow
                 self._start(self._deposit(lane, ask, None, 0.0))
             self._asking.discard(ask.key)
-            for held in self._take_held(ask.key):
-                self._pending.fail(held.request, held.hits, fault, without_home=True)
+            for waiting in self._pop_waiting(ask.key):
+                self._pending.fail(waiting.request, waiting.hits, fault, without_home=True)
 
     async def _take(self, wanted: Sequence[Ask]) -> Sequence[Granted]:
         """What home grants. Raises Fault."""
@@ -386,7 +386,7 @@ class Home:
             # It may have granted before.
             lost = sum(ask.extra for ask in wanted) if fault.cause in {"reset", "protocol"} else 0
             self.granted += lost
-            self.burnt += lost + back
+            self.lost += lost + back
             raise
         self._round_trip = monotonic() - sent
         self._round_trips.observe(int(self._round_trip * 1e9))
@@ -410,7 +410,7 @@ class Home:
             keys, arguments = self._region.deposit(ask, granted)
             await within(ANSWER_SECONDS, call_script(lane.execute, self._region, keys, arguments))
         except Fault:
-            self.burnt += units
+            self.lost += units
             return
         if granted is None or not units or (ask.key, granted.term_end) in self._terms:
             return
@@ -428,7 +428,7 @@ class Home:
             if wanted is not None and wanted.back:
                 await self._take([wanted])
         except Fault:
-            pass  # what was left stays in the counter, or is burnt
+            pass  # what was left stays in the counter, or is lost
         finally:
             self._asked -= 1
 

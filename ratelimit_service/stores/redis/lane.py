@@ -92,7 +92,7 @@ Redirect = Callable[[ScriptCall, str], bool]
 returns whether the other node took it."""
 
 
-Hold = Callable[["Lane", ScriptCall, Answer], Sequence[Part]]
+WaitForHome = Callable[["Lane", ScriptCall, Answer], Sequence[Part]]
 """Called when a reply has hits that wait for the home Redis, or names what to ask of it; returns what does not wait."""
 
 
@@ -104,7 +104,7 @@ class LaneContext(NamedTuple):
     checks: Checks
     policy: Policy
     leases: Leases
-    hold: Hold | None = None
+    wait_for_home: WaitForHome | None = None
     """None without a home Redis."""
     at_home: bool = False
     """The servers are those of the home of all regions, which may be far away."""
@@ -142,7 +142,7 @@ class Lane:
         self._denied = context.denied
         self._leases = context.leases
         self._checks = context.checks
-        self._hold = context.hold
+        self._wait_for_home = context.wait_for_home
         self._reset_keys = reset_keys
         """Names of keys that say when counters were reset, and that are gone when the server was flushed."""
         self._redirect = redirect
@@ -448,8 +448,8 @@ class Lane:
             self._learn(call, answer, now)
         if answer.changed and self._denied is not None:
             self._denied.learn(answer.changed, call.sent)
-        if self._hold is not None and (answer.asked or answer.waiting):
-            parts = self._hold(self, call, answer)
+        if self._wait_for_home is not None and (answer.asked or answer.waiting):
+            parts = self._wait_for_home(self, call, answer)
         for part in parts:
             part.request.complete()
         self._end_call(pipeline, now)

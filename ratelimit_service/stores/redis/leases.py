@@ -22,13 +22,13 @@ event                          what becomes of the lease
 =============================  =======================================================================================
 an ask was answered            a deposit; in a bucket a little shorter than the term. Without any room: denied
 a hit was denied by the store  denied for its retry; but no longer than the term, at whose end others give back
-an ask has failed              what it was to take or to give back is burnt: what the store did is not known
+an ask has failed              what it was to take or to give back is lost: what the store did is not known
 an ask could not be sent       what it was to give back is to be given back again
 a sweep                        ended: joins the next asks, to give back; without hits for a while: forgotten
 there are MAX_LEASES           the one that saves fewest calls makes way for a counter that is hit more often, and all
                                it holds joins the next asks, to be given back
-the rule was changed           what is held is burnt, since it was charged to another limit
-a server was lost              all that is held is burnt: another server may have counted without it
+the rule was changed           what is held is lost, since it was charged to another limit
+a server was lost              all that is held is lost: another server may have counted without it
 =============================  =======================================================================================
 """
 
@@ -161,7 +161,7 @@ class Leases:
         """Where in these the next lease is sought that makes way."""
         self._leaving: set[LeasedCounter] = set()
         """Those that have made way, until they have given back what they held."""
-        self.granted = self.spent = self.returned = self.burnt = 0
+        self.granted = self.spent = self.returned = self.lost = 0
         """Units."""
         self.denied = self.sent = 0
         """Hits on counters of rules that lease."""
@@ -306,7 +306,7 @@ class Leases:
         self.granted += granted.units
         self.returned += ask.back
         if self.by_key.get(leased.key) is not leased:
-            self.burnt += granted.units
+            self.lost += granted.units
             return
         lease = leased.lease
         leased.room = granted.room
@@ -315,7 +315,7 @@ class Leases:
         if granted.units:
             is_bucket = leasing(leased.rule.algorithm).leased_from is not None
             end = granted.end(sent, min(rest // _EARLY, _LONGEST_EARLY) if is_bucket else 0)
-            self.burnt += lease.deposit(granted.units, end, granted.term_end)
+            self.lost += lease.deposit(granted.units, end, granted.term_end)
         elif not granted.room and not leased.limit.crossing_only:  # else the first denied hit has to reach the store
             self._remember(leased, 1, granted.retry_after, rest, sent)
 
@@ -332,13 +332,13 @@ class Leases:
         """It is not known what the store has done."""
         self._end(ask)
         self.granted += ask.extra
-        self.burnt += ask.extra + ask.back
+        self.lost += ask.extra + ask.back
 
     def unsent(self, ask: Ask) -> None:
         """The store has not seen it."""
         leased = self._end(ask)
         known = self.by_key.get(leased.key) is leased
-        self.burnt += leased.lease.put_back(ask.back, ask.back_end) if known else ask.back
+        self.lost += leased.lease.put_back(ask.back, ask.back_end) if known else ask.back
 
     def drop_all(self) -> None:
         """A server was lost: hold nothing any more."""
@@ -372,7 +372,7 @@ class Leases:
     def give_all(self) -> None:
         """Have all that is held join the next asks, to be given back: the instance stops."""
         for leased in self.by_key.values():
-            self.burnt += leased.lease.expire()
+            self.lost += leased.lease.expire()
             leased.cap = 0
             self._join(leased)
 
@@ -408,7 +408,7 @@ class Leases:
             counter(
                 "ratelimit_lease_units_burnt_total",
                 "Units neither spent nor given back, because Redis was lost or its answer did not come.",
-                self.burnt,
+                self.lost,
             ),
             counter_by(
                 "ratelimit_lease_hits_total",
@@ -462,7 +462,7 @@ class Leases:
         leased = min(found, key=attrgetter("saved"))
         if leased.saved >= seen:
             return False
-        self.burnt += leased.lease.expire()
+        self.lost += leased.lease.expire()
         self._forget(leased)
         if leased.lease.back:
             leased.wanted = False
@@ -478,7 +478,7 @@ class Leases:
     def _ask(self, leased: LeasedCounter, now: int) -> Ask | None:
         lease, term = leased.lease, leased.term
         if now >= lease.end:
-            self.burnt += lease.expire()
+            self.lost += lease.expire()
         before = lease.rate
         if now > lease.since:  # else the first hit of a counter would ask for a lease
             lease.measure(now, term, _MEMORY)
@@ -507,7 +507,7 @@ class Leases:
         lease.deny_until = sent + min(max(retry, self._deny), max(rest, self._deny) + 1000)
 
     def _drop(self, leased: LeasedCounter) -> None:
-        self.burnt += leased.lease.held
+        self.lost += leased.lease.held
         leased.lease.left = leased.lease.back = 0
         self._forget(leased)
 

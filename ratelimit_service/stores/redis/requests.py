@@ -111,7 +111,7 @@ class PendingRequests:
         """Requests of which some part was answered by policy, by the first cause."""
         self.close_calls = 0
         """Requests that were decided in the last fifth of their time."""
-        self.held: dict[PendingRequest, int] = {}
+        self.at_home: dict[PendingRequest, int] = {}
         """Those that wait for the home Redis of all regions, with how many of their parts do."""
         self.by_timeout: dict[int | None, DeadlineQueue] = {}
         """The queues of timeouts that were seen before; `queue_for` knows all."""
@@ -211,7 +211,7 @@ class PendingRequests:
         """Answer the request: its decided hits as they are, the others by policy."""
         request.parts_left = 0
         undecided = [hit for hit in request.hits if not hasattr(hit, "decision")]
-        self.fail(request, undecided, fault, without_home=request in self.held)
+        self.fail(request, undecided, fault, without_home=request in self.at_home)
 
 
 _LATE: Final = Fault("timeout")

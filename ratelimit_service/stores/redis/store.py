@@ -107,7 +107,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
         topology = open_topology(home, script, home_context(context), resets_key(prefix))
         registrar = Registrar(floors, topology.execute, own, prefix, on_change=script.forget_limits, clock=clock)
         at_home = Home(topology, script, pending, registrar, clustered=is_clustered(home))
-        context = context._replace(hold=at_home.hold)
+        context = context._replace(wait_for_home=at_home.wait_for_home)
     topologies = Topologies(
         open_topology(main, script, context, resets_key(prefix)),
         open_topology(per_second, script, context, resets_key(prefix)) if per_second else None,

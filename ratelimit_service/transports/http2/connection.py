@@ -264,7 +264,7 @@ class Connection:
                 self.refill(FRAMES_PER_REQUEST * len(events))
         return events
 
-    def take(self) -> bytes:
+    def take_output(self) -> bytes:
         """The bytes to write now."""
         streams, pieces = self.streams, self._out
         if streams.queued_bytes > self._options.max_connection_memory and self.state is not CLOSED:

@@ -357,7 +357,7 @@ class Wire(asyncio.Protocol):
 
     def _write(self) -> None:
         connection = self.connection
-        out = connection.take()
+        out = connection.take_output()
         if self.lost:
             return
         if out and self._lingering is None and not self.handshaking:

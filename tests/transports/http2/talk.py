@@ -114,7 +114,7 @@ class Talk:
                         calls.finish(number)
                 heard += [(kind.name, number, body) for kind, number, _, body in calls.events]
                 calls.events.clear()
-                self.out += self.connection.take()
+                self.out += self.connection.take_output()
                 if not self.connection.more:
                     break
                 rest = b""
@@ -123,10 +123,10 @@ class Talk:
 
     def take(self) -> bytes:
         """What it wrote since it was asked last."""
-        self.out += self.connection.take()
+        self.out += self.connection.take_output()
         while self.connection.streams.output_full:
             self.connection.streams.resume_output()
-            self.out += self.connection.take()
+            self.out += self.connection.take_output()
         out, self.out = self.out, b""
         return out
 

@@ -53,7 +53,7 @@ class Pair:
                             self.server.streams.send(number, body)
                         case "HALF_CLOSE":
                             self.server.streams.finish(number)
-                self._hear(self.server.take())
+                self._hear(self.server.take_output())
 
     def _hear(self, sent: bytes) -> None:
         for event in self.client.receive_data(sent):
@@ -173,7 +173,7 @@ def test_the_message_of_an_error_is_percent_encoded_and_bounded() -> None:
     number = pair.ask(message(b""))
     ((_, at, _, _),) = pair.server.receive(pair.client.data_to_send())
     pair.server.streams.reply(at, RpcError(Status.NOT_FOUND, "größer 100 %\n" + "ü" * 5000))
-    pair._hear(pair.server.take())
+    pair._hear(pair.server.take_output())
 
     text = pair.headers[number]["grpc-message"]
     assert text.startswith("gr%C3%B6%C3%9Fer 100 %25%0A%C3%BC")
@@ -197,7 +197,7 @@ def test_answers_of_any_size_arrive_whole_however_small_the_window(bodies: list[
     for number in asked:
         pair.client.increment_flow_control_window(300_000, number)
     pair.client.increment_flow_control_window(1_000_000)
-    pair._hear(pair.server.take())
+    pair._hear(pair.server.take_output())
     pair.exchange()
 
     assert {number: pair.bodies[number] for number in asked} == {n: message(body) for n, body in asked.items()}

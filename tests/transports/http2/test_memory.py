@@ -48,7 +48,7 @@ def feed(connection: Connection, pieces: Iterable[bytes], answer: bytes = b"") -
                 if answer and kind is EventKind.CALL:
                     connection.streams.reply(number, answer)
             connection.streams.events.clear()
-            connection.take()
+            connection.take_output()
             connection.refill(MAX_IDLE_FRAMES)
             rest = b""
             if not connection.more:
@@ -142,7 +142,7 @@ def test_answers_that_one_read_asks_for_are_written_in_turns() -> None:
     talk.take()
     for number in range(1, 21, 2):
         talk.connection.streams.send(number, b"x" * 100_000)
-    first = len(talk.connection.take())
+    first = len(talk.connection.take_output())
     woken = talk.wakes
     rest = len(talk.take())
 
