@@ -1,6 +1,6 @@
 """The way of a call through the code: `python bench/trace.py [--steps]`.
 
-For three calls of a running service: the functions that are entered, in how many files, and how often the way changes
+For five calls of a running service: the functions that are entered, in how many files, and how often the way changes
 from one file to another. Constructors that a dataclass writes have nothing to read and are not counted. Each call is
 alone; of several tries the shortest counts, since timers may fall between.
 `--steps` prints the functions in their order.
@@ -26,6 +26,7 @@ from h2.events import StreamEnded
 
 import ratelimit_service
 from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.rules.leasing import lease_options
 from ratelimit_service.server.engine import Engine
 from ratelimit_service.settings import load_settings
 from ratelimit_service.system.address import Tcp
@@ -65,12 +66,12 @@ class Client:
         self._h2.initiate_connection()
         self._h2.update_settings({})
 
-    def call(self) -> None:
-        """Send the request, and wait for the end of the response."""
+    def call(self, request: bytes = REQUEST) -> None:
+        """Send a request, and wait for the end of the response."""
         number = self._h2.get_next_available_stream_id()
         names = {":method": "POST", ":scheme": "http", ":path": ShouldRateLimit.path, ":authority": "ratelimit"}
         self._h2.send_headers(number, [*names.items(), ("te", "trailers"), ("content-type", "application/grpc")])
-        self._h2.send_data(number, len(REQUEST).to_bytes(5, "big") + REQUEST, end_stream=True)
+        self._h2.send_data(number, len(request).to_bytes(5, "big") + request, end_stream=True)
         while True:
             self._socket.sendall(self._h2.data_to_send())
             if any(isinstance(event, StreamEnded) for event in self._h2.receive_data(self._socket.recv(65_536))):
@@ -90,20 +91,21 @@ async def record(call: Callable[[], Awaitable[object]]) -> Recorder:
     return recorder
 
 
-async def trace(environ: dict[str, str], *, first: bool) -> Recorder:
-    """The shortest way of a call: the first of its connection, or one whose request came before."""
-    engine = Engine(load_settings(environ)[0])
-    engine.publish(book(RULES))
+async def trace(environ: dict[str, str], *, first: bool = False, unseen: bool = False) -> Recorder:
+    """The shortest way of a call: the first of its connection, one of unseen bytes, or one that came before."""
+    settings = load_settings(environ)[0]
+    engine = Engine(settings)
+    engine.publish(book(RULES, leases=lease_options(settings)))
     await engine.listen([Tcp("127.0.0.1", 0)])
     await engine.begin()
     (address,) = engine.addresses
     assert isinstance(address, Tcp)
-    tries, clients = [], [Client(address.port)]
+    tries, clients = list[Recorder](), [Client(address.port)]
 
     def call() -> None:
         if first:
             clients.append(Client(address.port))
-        clients[-1].call()
+        clients[-1].call(REQUEST[:-1] + b"%c" % (ord("a") + len(tries)) if unseen else REQUEST)
 
     for _ in range(TRIES):
         tries += [await record(lambda: asyncio.to_thread(call))]
@@ -122,9 +124,11 @@ def main() -> None:
     found: dict[str, Recorder] = {}
     with TemporaryDirectory() as folder, redirect_stdout(None), start_redis(Path(folder)) as redis:
         with_redis = {"REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "10s"}
-        found["warm, counters in memory"] = uvloop.run(trace({}, first=False))
-        found["warm, counters in Redis"] = uvloop.run(trace(with_redis, first=False))
+        found["warm, counters in memory"] = uvloop.run(trace({}))
+        found["warm, counters in Redis"] = uvloop.run(trace(with_redis))
+        found["leased, counters in Redis"] = uvloop.run(trace(with_redis | {"LEASES": "auto"}))
         found["first of a connection, in memory"] = uvloop.run(trace({}, first=True))
+        found["unseen bytes, in memory"] = uvloop.run(trace({}, unseen=True))
     print(f"{'a call':36}{'functions':>10}{'files':>7}{'changes':>9}")
     for name, recorder in found.items():
         files = recorder.files

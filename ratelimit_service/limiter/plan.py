@@ -22,7 +22,11 @@ from ratelimit_service.rules.problems import quoted
 from ratelimit_service.rules.reasons import why_unlimited
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import (
+    NO_COUNTER,
+    QUEUES,
+    REPLACES,
     REQUEST,
+    RULED,
     Entries,
     Level,
     Rule,
@@ -103,8 +107,6 @@ class Plan:
         """Some hits are charged together, or some descriptor has several limits."""
         self.denied = False
         """Some hit without a counter is denied."""
-        self.measured = False
-        """Of the limit of some hit more is measured than what is counted."""
         refused: list[Hit] = []
         for hit in hits:
             if hit is None:
@@ -118,10 +120,13 @@ class Plan:
             charged.append(hit)
             if hit.together or hit.beside:
                 self.joint = True
-            if hit.rule.measured is not None or any(each.rule.measured is not None for each in hit.beside):
-                self.measured = True
         self.charged = tuple(in_bundles(charged) if self.joint else charged)
         """What the store decides: all hits that have a counter, with those beside them."""
+        self.measured = False
+        """Of the limit of some hit more is measured than what is counted."""
+        for hit in self.charged:
+            if hit.rule.measured is not None:
+                self.measured = True
         self.refused = tuple(refused)
         """The hits without a counter that are denied, and not in shadow mode."""
         self.hits = self.charged if len(self.charged) == len(hits) and not self.joint else hits
@@ -194,80 +199,95 @@ class Planner:
         self._warnings = ThrottledLog(log, steady_clock)
 
     def plan(self, request: Request, book: RuleBook, edition: object) -> Plan:
-        """The plan for a request by this edition of the book."""
-        domain = request.domain
-        name = book.name_of(domain)
-        tally = self._domains.of(name or domain)
+        """The plan for a request by this edition of the book.
+
+        Each descriptor gives a hit by itself; then what the traits of their rules say is done for all of them.
+        """
+        name = book.name_of(request.domain)
+        tally = self._domains.of(name or request.domain)
         increments: list[TallyIncrement] = []
         work = PatternWork(self._pattern_bounds) if name is not None and book.domains[name].tries else None
-        banned = self._banned(request, book, tally, increments, work) if self._bans else {}
+        denied = self._banned(request, book, tally, increments, work) if self._bans.by_key else {}
         if name is None:
-            increments.append((self._unknown_domains.of((domain,)), "total_hits", 1))
-            return _without_rules(request, banned, book, tally, increments, edition)
-        keys = book.domains[name].address_keys
-        increments += _without_address(request, keys, tally) if keys else ()
-        hits: list[Hit | None] = []
-        queued, without_limit, count, max_hits, unruled = False, bool(banned), 0, self._max_hits, 0
-        replaced: frozenset[str] = frozenset()
-        for descriptor in request.descriptors:
-            if banned and len(hits) in banned:
-                hits.append(banned[len(hits)])
-                continue
-            try:
-                rule = self._rule(book, domain, descriptor, work)
-            except TooLongError as error:
-                hits.append(self._too_long(error, book, domain, descriptor, increments))
-                without_limit = True
-                continue
-            if rule is None:
-                hits.append(None)
-                increments += (counts := self._count_unmatched(book, name, descriptor.entries, work))
-                unruled += bool(counts)
-                continue
-            count += 1 + len(rule.beside) if rule.beside else 1
-            if count > max_hits:
-                raise _too_many_limits(max_hits)
-            entries = descriptor.entries
-            matched = book.matched_entries(domain, entries) if rule.tallies is not None else entries
-            hit = _hit(rule, entries, matched, descriptor.cost, quota=rule.quota or self._quota_mode)
-            if rule.limit is None:
-                without_limit = True
-            queued = queued or rule.queues
-            if rule.replaces:
-                replaced |= rule.replaces
-            if rule.together or rule.beside:
-                hit = _join(hit, entries, matched, len(hits))
-                for beside in rule.beside:
-                    replaced |= beside.replaces
-            hits.append(hit)
+            increments.append((self._unknown_domains.of((request.domain,)), "total_hits", 1))
+            return _without_rules(request, denied, book, tally, increments, edition)
+        root = book.domains[name]
+        if root.address_keys:
+            increments += _without_address(request, root.address_keys, tally)
+        hits, traits, replaced = self._hits(request, book, denied, work, increments)
         if replaced:
-            hits = [_unless_replaced(hit, replaced, increments) for hit in hits]
-        queued = queued and _refuse_together(hits)
-        if without_limit:
-            increments += _without_limit(hits)
-        unmatched = _unmatched(request, hits, book, work) if request.explain else None
-        # As envoyproxy: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
-        idle_quota = self._quota_mode and None in hits
+            _drop_replaced(hits, replaced, increments)
+        takes_turn = traits & QUEUES and _takes_turn(hits)
+        if takes_turn:
+            _bundle(hits)
+        if traits & NO_COUNTER and _count_without_counter(hits, increments):
+            _spare_bundle(hits, increments)
+            takes_turn = takes_turn and _takes_turn(hits)
         return Plan(
             hits,
             tally,
             increments,
             edition,
-            unmatched,
-            idle_quota,
-            response=book.domains[name].response,
-            queued_bytes=_mark_queued(hits, request) if queued else 0,
-            ruled=unruled < len(request.descriptors),
+            _unmatched(request, hits, book, work) if request.explain else None,
+            # As envoyproxy: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
+            self._quota_mode and None in hits,
+            response=root.response,
+            queued_bytes=_mark_queued(hits, request) if takes_turn else 0,
+            ruled=traits & RULED != 0,
         )
 
+    def _hits(
+        self,
+        request: Request,
+        book: RuleBook,
+        denied: Mapping[int, Hit],
+        work: PatternWork | None,
+        increments: list[TallyIncrement],
+    ) -> tuple[list[Hit | None], int, set[str]]:
+        """The hits of the descriptors, each by itself; the traits of their rules; the names of those they replace.
+
+        Raises RpcError if there are more limits than a request may meet.
+        """
+        domain, left = request.domain, self._max_hits
+        hits: list[Hit | None] = []
+        replaced: set[str] = set()
+        traits = RULED | NO_COUNTER if denied else 0
+        for descriptor in request.descriptors:
+            if denied and len(hits) in denied:
+                hits.append(denied[len(hits)])
+                continue
+            entries = descriptor.entries
+            try:
+                rule = self._rule(book, domain, descriptor, work)
+            except TooLongError as error:
+                hits.append(self._too_long(error, book, domain, descriptor, increments))
+                traits |= RULED | NO_COUNTER
+                continue
+            if rule is None:
+                hits.append(None)
+                traits |= self._count_unmatched(book, domain, entries, work, increments)
+                continue
+            traits |= rule.traits
+            if rule.traits & REPLACES:
+                replaced.update(*[each.replaces for each in (rule, *rule.beside)])
+            left -= 1 + len(rule.beside)
+            if left < 0:
+                raise _too_many_limits(self._max_hits)
+            matched = book.matched_entries(domain, entries) if rule.tallies is not None else entries
+            hit = _hit(rule, entries, matched, descriptor.cost, quota=rule.quota or self._quota_mode)
+            hits.append(_join(hit, entries, matched, len(hits)) if rule.together or rule.beside else hit)
+        return hits, traits, replaced
+
     def _count_unmatched(
-        self, book: RuleBook, name: str, entries: Entries, work: PatternWork | None
-    ) -> Sequence[TallyIncrement]:
-        """Counts a descriptor that matches no rule of the domain of this name, unless the rules exempt it."""
+        self, book: RuleBook, domain: str, entries: Entries, work: PatternWork | None, increments: list[TallyIncrement]
+    ) -> int:
+        """Count a descriptor that matches no rule, unless the rules exempt it; returns its traits."""
+        name = book.name_of(domain) or domain
         if book.exempts(name, entries, work):
-            return ()
+            return RULED
         shape = joined((name, *(key for key, _ in entries)))
-        return (self._domains.of(name), "unmatched", 1), (self._unmatched, shape, 1)
+        increments += ((self._domains.of(name), "unmatched", 1), (self._unmatched, shape, 1))
+        return 0
 
     def _banned(
         self,
@@ -384,11 +404,11 @@ def _hit(  # noqa: PLR0913 - two are of lists
 ) -> Hit:
     """The hit of a rule, and its tally; `stem` is its counter's key without the rule's suffix, if that is known."""
     counted = counted_entries(rule, entries)
-    tally = tally_of(rule, metric_entries(rule, entries, matched, counted))
+    tally = rule.tally if rule.tallies is None else tally_of(rule, metric_entries(rule, entries, matched, counted))
     if rule.limit is not None:
         key = stem + rule.key_suffix if stem else counter_key(rule, counted)
         hit = Hit(rule, key, cost, tally=tally, quota=quota, together=together)
-        if rule.limit.apart and rule.holder >= 0:
+        if rule.holder >= 0:
             hit.limit = rule.limit.kind.held_by(rule.limit, entries[rule.holder][1])
         return hit
     if not rule.deny:
@@ -426,27 +446,56 @@ def _join(hit: Hit, entries: Entries, matched: Entries, index: int) -> Hit:
     return places
 
 
+def _drop_replaced(hits: list[Hit | None], replaced: Collection[str], increments: list[TallyIncrement]) -> None:
+    """Drop the hits of the rules with these names."""
+    increments += [(hit.tally, "replaced", abs(hit.cost)) for hit in _all(hits) if hit.rule.name in replaced]
+    for index, hit in enumerate(hits):
+        if hit is not None:
+            left = [each for each in (hit, *hit.beside) if each.rule.name not in replaced]
+            hits[index] = first = left[0] if left else None
+            if first is not None:
+                first.beside = left[1:]
+
+
 def _takes_turn(hits: Sequence[Hit | None]) -> bool:
     return any(hit.limit.kind.max_delay and hit.cost > 0 for hit in _all(hits))
 
 
-def _refuse_together(hits: Sequence[Hit | None]) -> bool:
-    """Make one bundle of all that may refuse a request which takes a turn of a queue; returns whether it takes one.
-
-    So it takes none when it is refused.
-    """
-    if not _takes_turn(hits):
-        return False
+def _bundle(hits: Sequence[Hit | None]) -> None:
+    """Make one bundle of all that may refuse a request which takes a turn of a queue: then it takes none."""
     for hit in _all(hits):
         if not hit.rule.shadow and not hit.quota and hit.limit is not NO_LIMIT:
             hit.together = BUNDLE_OF_REQUEST
-    return True
+
+
+def _count_without_counter(hits: Sequence[Hit | None], increments: list[TallyIncrement]) -> bool:
+    """Count the hits that have no counter; returns whether one of them denies its bundle, that of the request."""
+    denied = False
+    for hit in hits:
+        if hit is None or hit.key:
+            continue
+        if not hit.rule.deny:
+            increments.append((hit.tally, "unlimited", abs(hit.cost)))
+        elif hit.cost < 0:
+            increments.append((hit.tally, "total_negative_hits", -hit.cost))
+        else:
+            denied = denied or hit.together == BUNDLE_OF_REQUEST
+            numbers = ("total_hits", "over_limit", "shadow_mode") if hit.rule.shadow else ("total_hits", "over_limit")
+            increments += [(hit.tally, number, hit.cost) for number in numbers]
+    return denied
+
+
+def _spare_bundle(hits: Sequence[Hit | None], increments: list[TallyIncrement]) -> None:
+    """Make looks of the charges of the request's bundle, since it is denied."""
+    for hit in _all(hits):
+        if hit.key and hit.together == BUNDLE_OF_REQUEST:
+            if hit.cost > 0:
+                increments += [(hit.tally, "total_hits", hit.cost), (hit.tally, "spared", hit.cost)]
+            hit.cost, hit.together, hit.spared = 0, NO_BUNDLE, True
 
 
 def _mark_queued(hits: Sequence[Hit | None], request: Request) -> int:
-    """Mark the bundles of a request that may wait; returns its size in bytes, 0 if it takes no turn of a queue."""
-    if not _takes_turn(hits):
-        return 0  # another limit refuses it always
+    """Mark the bundles of a request that may wait; returns its size in bytes."""
     charged = [hit for hit in _all(hits) if hit.key]
     alone = FIRST_BUNDLE + len(hits)
     for number, hit in enumerate(charged):
@@ -461,44 +510,3 @@ def _all(hits: Sequence[Hit | None]) -> Iterator[Hit]:
         if hit is not None:
             yield hit
             yield from hit.beside
-
-
-def _without_limit(hits: Sequence[Hit | None]) -> Iterator[TallyIncrement]:
-    """Counts the hits that have no counter. If one is denied, all others of its bundle are only looked at."""
-    denied = False
-    for hit in hits:
-        if hit is None or hit.key:
-            continue
-        tally, cost = hit.tally, hit.cost
-        if not hit.rule.deny:
-            yield tally, "unlimited", abs(cost)
-        elif cost < 0:
-            yield tally, "total_negative_hits", -cost
-        else:
-            denied = denied or hit.together == BUNDLE_OF_REQUEST
-            for number in ("total_hits", "over_limit", *(("shadow_mode",) if hit.rule.shadow else ())):
-                yield tally, number, cost
-    if denied:
-        for hit in hits:
-            if hit is not None and hit.key and hit.together == BUNDLE_OF_REQUEST:
-                for each in (hit, *hit.beside):
-                    if each.cost > 0:
-                        yield each.tally, "total_hits", each.cost
-                        yield each.tally, "spared", each.cost
-                    each.cost, each.together, each.spared = 0, 0, True
-
-
-def _unless_replaced(hit: Hit | None, replaced: frozenset[str], increments: list[TallyIncrement]) -> Hit | None:
-    """What is left of a descriptor's hits: the first, with the others beside it."""
-    if hit is None:
-        return None
-    left = []
-    for each in (hit, *hit.beside):
-        if each.rule.name in replaced:
-            increments.append((each.tally, "replaced", abs(each.cost)))
-        else:
-            left.append(each)
-    if not left:
-        return None
-    first, *first.beside = left
-    return first

@@ -331,7 +331,8 @@ class Bans:
         self.clock = clock
         self._swept = 0
         self._summary: BanSummary | None = None
-        self._by_key: dict[str, Ban] = {}
+        self.by_key: dict[str, Ban] = {}
+        """All of them; only read elsewhere."""
         self._denials: dict[Ban, Denial] = {}
         """Of the bans that some request met."""
         self._by_domain: dict[str, dict[tuple[str, str], list[tuple[Ban, Entries]]]] = {}
@@ -344,21 +345,21 @@ class Bans:
 
     def __len__(self) -> int:
         """How many there are."""
-        return len(self._by_key)
+        return len(self.by_key)
 
     def get(self, key: str) -> Ban | None:
         """The ban with this key."""
-        return self._by_key.get(key)
+        return self.by_key.get(key)
 
     def all(self, domain: str | None = None) -> list[Ban]:
         """All of them, or those of a domain; the last ones made come first."""
-        found = [ban for ban in self._by_key.values() if domain is None or ban.domain == domain]
+        found = [ban for ban in self.by_key.values() if domain is None or ban.domain == domain]
         return sorted(found, key=_made, reverse=True)
 
     def summary(self) -> BanSummary:
         """How many there are, and the last ones made; found again after a change alone."""
         if self._summary is None:
-            self._summary = BanSummary(len(self), nlargest(MAX_SHOWN, self._by_key.values(), key=_made))
+            self._summary = BanSummary(len(self), nlargest(MAX_SHOWN, self.by_key.values(), key=_made))
         return self._summary
 
     def concern(self, domain: str) -> bool:
@@ -385,12 +386,12 @@ class Bans:
     def put(self, ban: Ban, *, quietly: bool = False) -> None:
         """Enforce a ban from now on, in place of the one with the same key; logged, unless `quietly`."""
         key = ban.key
-        before = self._by_key.get(key)
+        before = self.by_key.get(key)
         if before == ban:
             return
         if before is not None:
             self._remove(before)
-        self._by_key[key] = ban
+        self.by_key[key] = ban
         by_entry = self._by_domain.setdefault(ban.domain, {})
         entries = canonical(ban.entries)
         buckets = [by_entry.setdefault(entry, []) for entry in entries]
@@ -402,7 +403,7 @@ class Bans:
 
     def drop(self, key: str, reason: str) -> Ban | None:
         """End the ban with this key, and log it with the reason; returns it, or None if there is none."""
-        ban = self._by_key.get(key)
+        ban = self.by_key.get(key)
         if ban is not None:
             self._remove(ban)
             fields = about(
@@ -415,10 +416,10 @@ class Bans:
     def sweep(self) -> None:
         """End the bans whose time is over, and tell the others' decisions how much is left; once a second at most."""
         now = self.clock()
-        if 0 <= now - self._swept < SECOND or not self._by_key:
+        if 0 <= now - self._swept < SECOND or not self.by_key:
             return
         self._swept = now
-        for ban in [ban for ban in self._by_key.values() if ban.until <= now]:
+        for ban in [ban for ban in self.by_key.values() if ban.until <= now]:
             self.drop(ban.key, f"its time is over; it was banned by {ban.who}: {ban.why}")
         for ban, denial in self._denials.items():
             denial.update(ban, now)
@@ -428,7 +429,7 @@ class Bans:
         self.on_change()
 
     def _remove(self, ban: Ban) -> None:
-        del self._by_key[ban.key]
+        del self.by_key[ban.key]
         self._denials.pop(ban, None)
         by_entry = self._by_domain[ban.domain]
         entries = canonical(ban.entries)

@@ -25,6 +25,11 @@ ALONE, LIST, REQUEST = 0, 1, 2
 the same list. REQUEST: all limits of the request that have REQUEST too."""
 
 
+RULED, NO_COUNTER, QUEUES, REPLACES = 1, 2, 4, 8
+"""Traits of a rule, or of all rules of a request, as bits. RULED: there is a rule. NO_COUNTER: some rule has no limit.
+QUEUES: a request may have to wait for its turn. REPLACES: some limit does not count beside another one."""
+
+
 class Address(str):
     """An address or a prefix as it is counted, in its canonical text; or the digest of one. A text is never one."""
 
@@ -126,8 +131,8 @@ class Rule:
     """Whether its keys have the name of some level: values share a counter there, or are counted as others."""
     changes_values: bool = field(init=False)
     """Whether some level counts a value as another one."""
-    queues: bool = field(init=False)
-    """Whether a request may have to wait for its turn, because of this limit or one beside it."""
+    traits: int = field(init=False)
+    """What a request has to do for it, and those beside it."""
     common_key: str = field(init=False)
     """The key of the second counter that its limit has in common with others, such as a pool's, or for which it stands;
     empty without one."""
@@ -146,7 +151,10 @@ class Rule:
         own = limit is not None and limit.kind.max_delay > 0
         if self.measured is None and limit is not None and limit.kind.gauges:
             set_once(self, "measured", Measured())
-        set_once(self, "queues", own or any(each.queues for each in self.beside))
+        traits = RULED | (NO_COUNTER if limit is None else QUEUES if own else 0) | (REPLACES if self.replaces else 0)
+        for each in self.beside:
+            traits |= each.traits
+        set_once(self, "traits", traits)
         set_once(self, "names_levels", changes_values or any(level.shared is not None for level in self.levels))
         if not self.counter_domain:
             set_once(self, "counter_domain", self.domain)
