@@ -307,28 +307,16 @@ class _Parser:
         for item in items:
             values = read_options(item, MapType.DESCRIPTOR, self._report)
             key: str = values.get("key", "")
-            value: str = values.get("value", "")
-            secret = given(item, "hash_values") and values.get("hash_values", True)
-            if secret:
-                value = self._read_secret(item, key, value)
-            elif "*" not in value and (plain := [option for option in _PLAIN if values.get(option)]):
-                self._domain.values.setdefault(key, self._report.place(item.fields[plain[0]].value))
-            hash_value = self._domain.secrets.hash_value if secret else None
+            value, hash_value = self._read_value(item, key, values)
             level = (self._domain.name, *above)
             found = read_fit(item, values, self._load.siblings, level, self._report, hash_value)
-            name = f"{key}_{found.label or value}" if found.label or value else key
-            at = item.fields["key"].key if "key" in item.fields else item
-            if finding := lint_key(key, value):
-                self._report.warn(item.fields["key"].value, *finding)
-            if not secret and (finding := lint_value(key, value)):
-                self._report.warn(item.fields["value"].value, *finding)
-            is_malformed = any(given(item, option) and option not in values for option in COMPARED)
-            if key and name in children and not is_malformed:
-                first = children[name].place
-                message = f"descriptor {quoted(name)} is given twice at this level, first at {first}; join them"
-                self._report.add(at, message)
+            label = found.label or value
+            name = f"{key}_{label}" if label else key
             if found.is_address:
                 self._domain.address_keys.add(key)
+            is_malformed = any(given(item, option) and option not in values for option in COMPARED)
+            if not is_malformed:
+                self._check_new(item, name, children)
             own = self._read_level(item, values, found, name)
             levels = (*above, own)
             rule = self._read_rule(item, values, levels)
@@ -336,17 +324,32 @@ class _Parser:
             below: dict[str, Node] = {}
             self._add_descriptors(values.get("descriptors", []), levels, below)
             if rule is not None:
-                self._check_suffixes(rule, below)
-            priority = values.get("priority", 0)
-            node = Node(
-                below, rule, self._report.place(at), key=key, key_only=own.key_only, fit=found.fit, priority=priority
-            )
-            if rule is not None and rule.limit is None and given(item, "prefix") and not below:
-                at_prefix = item.fields["prefix"].key
-                message = f"{at_prefix.text} has no effect: what is always denied, or allowed, has no counter"
-                self._report.warn(at_prefix, "no-effect", message)
+                self._check_rule(item, rule, below)
+            place, priority = self._report.place(_key_of(item)), values.get("priority", 0)
+            node = Node(below, rule, place, key=key, key_only=own.key_only, fit=found.fit, priority=priority)
             if not is_malformed:
                 children.setdefault(name, node)
+
+    def _read_value(self, item: YamlMap, key: str, values: Mapping[str, Any]) -> tuple[str, HashValue | None]:
+        """The value of a descriptor as the book has it, and what makes digests of the values if they are secret."""
+        value: str = values.get("value", "")
+        if finding := lint_key(key, value):
+            self._report.warn(item.fields["key"].value, *finding)
+        if given(item, "hash_values") and values.get("hash_values", True):
+            return self._read_secret(item, key, value), self._domain.secrets.hash_value
+        if "*" not in value and (plain := [option for option in _PLAIN if values.get(option)]):
+            self._domain.values.setdefault(key, self._report.place(item.fields[plain[0]].value))
+        if finding := lint_value(key, value):
+            self._report.warn(item.fields["value"].value, *finding)
+        return value, None
+
+    def _check_new(self, item: YamlMap, name: str, children: Mapping[str, Node]) -> None:
+        """Check that no descriptor before it has this name at its level."""
+        if name in children and "key" in item.fields:
+            message = (
+                f"descriptor {quoted(name)} is given twice at this level, first at {children[name].place}; join them"
+            )
+            self._report.add(item.fields["key"].key, message)
 
     def _read_level(self, item: YamlMap, values: Mapping[str, Any], found: ReadFit, name: str) -> Level:
         """The level of a descriptor with this name."""
@@ -414,14 +417,18 @@ class _Parser:
                 rules.append(rule)
         return replace(rules[0], beside=tuple(rules[1:])) if rules else None
 
-    def _check_suffixes(self, rule: Rule, below: Mapping[str, Node]) -> None:
-        """Check that no descriptor of the next level has the name that a limit of a list has in metrics."""
+    def _check_rule(self, item: YamlMap, rule: Rule, below: Mapping[str, Node]) -> None:
+        """Check a descriptor's rule together with its next level, where none may have the name of a limit of a list."""
         for each in (rule, *rule.beside):
             for suffix in each.path_suffix:
                 place = below[suffix].place if suffix in below else None
                 if place is not None:
                     message = f"descriptor {quoted(suffix)} has the name of the limit of rate_limits at {each.place}"
                     self._report.add(place, message)
+        if rule.limit is None and given(item, "prefix") and not below:
+            at = item.fields["prefix"].key
+            message = f"{at.text} has no effect: what is always denied, or allowed, has no counter"
+            self._report.warn(at, "no-effect", message)
 
     def _read_limit_rule(
         self,
@@ -572,6 +579,10 @@ def _sharing_holders(blocks: Sequence[YamlMap], levels: tuple[Level, ...]) -> tu
         level._replace(shared="*", by_value=False, counted_as=None) if level.key_only and level.name in keys else level
         for level in levels
     )
+
+
+def _key_of(item: YamlMap) -> Positioned:
+    return item.fields["key"].key if "key" in item.fields else item
 
 
 def _has_holders(level: Level) -> bool:
