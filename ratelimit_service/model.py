@@ -66,6 +66,12 @@ class Algorithm(Protocol):
     def hit(self, state: State | None, limit: "Limit", cost: int, now: int) -> "tuple[State | None, Decision]":
         """Charge `cost` at `now`: the new state, and the decision."""
 
+    def problem(self, limit: "Limit", /) -> str | None:
+        """Why it cannot count this limit, or None."""
+
+    def room_after(self, limit: "Limit", reset_after: int, /) -> int:
+        """Microseconds until the next bit of room, of a counter that is as if untouched after `reset_after`."""
+
 
 Charge = Callable[[State | None, "Limit", int, int], "tuple[State | None, Decision]"]
 """The `hit` of an algorithm: charges a cost at a moment."""

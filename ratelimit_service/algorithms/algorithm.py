@@ -30,20 +30,21 @@ A state of integers only needs no `load` and no `save`. A limit comes as a table
 booleans as 1 and 0, a calendar as its `edges`. Functions that the twins share are at the head of
 `stores/redis/batch.lua`, such as `muldiv`, which is exact beyond 2^53.
 
-An algorithm whose room returns bit by bit, at times that follow from the reset, has `room_after(limit, reset_after)`:
-the microseconds until the next bit of room. Elsewhere room returns at the reset at the latest.
+`room_after(limit, reset_after)` is the microseconds until the next bit of room, where room returns bit by bit at times
+that follow from the reset. Elsewhere it is `room_at_reset`.
 
 An algorithm that can lease units in advance has the functions of `lease.Leasing`, and its twin `term_end`, `give` and
 `leased_from` of them; the length of terms comes with the limit. `lease.py` says what they promise, and takes by them.
 
-An algorithm that does not support every limit has `problem(limit)`: why not, or None. The parser calls it.
+`problem(limit)` is why the algorithm does not support this limit, or None. The parser calls it. Of one that supports
+every limit it is `no_problem`.
 """
 
 from struct import Struct
 
-from ratelimit_service.model import Algorithm, State
+from ratelimit_service.model import Algorithm, Limit, State
 
-__all__ = ["Algorithm", "State", "expiry"]
+__all__ = ["Algorithm", "State", "expiry", "no_problem", "room_at_reset"]
 
 _MOMENT = Struct("q")
 
@@ -52,3 +53,13 @@ def expiry(state: State) -> int:
     """The moment from which a state means the same as None."""
     moment: int = state[0] if isinstance(state, tuple) else _MOMENT.unpack_from(state)[0]
     return moment
+
+
+def no_problem(_limit: Limit, /) -> str | None:
+    """Every limit is supported."""
+    return None
+
+
+def room_at_reset(_limit: Limit, reset_after: int, /) -> int:
+    """Room returns at the reset."""
+    return reset_after

@@ -15,10 +15,12 @@ from bisect import bisect_left, bisect_right
 from struct import Struct
 from typing import Final
 
+from ratelimit_service.algorithms.algorithm import room_at_reset
 from ratelimit_service.model import NEVER, Decision, Limit
 
 name: Final = "sliding_log"
 leases: Final = False
+room_after: Final = room_at_reset
 
 LONGEST: Final = 65_535
 """In units: at 12 bytes per entry 800 kB for a counter, copied at each hit. In Redis numbers are modulo 65,536, which

@@ -13,12 +13,15 @@ last is never 0; the moment determines its window. Hot path.
 from struct import Struct
 from typing import Final
 
+from ratelimit_service.algorithms.algorithm import no_problem, room_at_reset
 from ratelimit_service.algorithms.lease import length_of_term, next_term
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Limit
 
 name: Final = "sliding_window"
 leases: Final = True
 leased_from: Final = None
+problem: Final = no_problem
+room_after: Final = room_at_reset
 
 STATE: Final = Struct("qqq")
 

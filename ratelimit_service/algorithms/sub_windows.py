@@ -12,12 +12,15 @@ requests. The newest is never 0; the moment determines its part. Hot path.
 from functools import lru_cache
 from typing import Final
 
+from ratelimit_service.algorithms.algorithm import no_problem, room_at_reset
 from ratelimit_service.algorithms.lease import length_of_term, next_term
 from ratelimit_service.model import NEVER, Decision, Limit
 
 name: Final = "sub_windows"
 leases: Final = True
 leased_from: Final = None
+problem: Final = no_problem
+room_after: Final = room_at_reset
 
 State = tuple[int, ...]
 

@@ -169,8 +169,8 @@ class HeaderEncoder:
         limit, decision = hit.limit, hit.decision
         if not limit.requests and decision.retry_after <= 0:
             return b"%b;r=0" % item
-        if decision.allowed and (room_after := getattr(hit.rule.algorithm, "room_after", None)) is not None:
-            seconds = -(-room_after(limit, decision.reset_after) // SECOND)
+        if decision.allowed:
+            seconds = -(-hit.rule.algorithm.room_after(limit, decision.reset_after) // SECOND)
         else:
             seconds = wait_seconds(hit, options, share)
         remaining = hit.remaining

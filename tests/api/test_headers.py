@@ -737,7 +737,7 @@ def test_a_bucket_tells_when_its_next_token_comes(requests: int, window: int, ch
     limit = Limit(requests, Unit.MINUTE, window)
     _, decision = algorithm.hit(None, limit, charges, 10**15)
 
-    assert algorithm.room_after(limit, decision.reset_after) in range(expected, expected + 2)  # type: ignore[attr-defined]  # buckets only
+    assert algorithm.room_after(limit, decision.reset_after) in range(expected, expected + 2)
 
 
 @given(
@@ -755,7 +755,7 @@ def test_at_the_time_that_a_bucket_tells_it_has_one_more_and_not_before(
     state, _ = algorithm.hit(None, limit, cost, now)
     now += later
     _, before = algorithm.hit(state, limit, 0, now)
-    wait: int = algorithm.room_after(limit, before.reset_after)  # type: ignore[attr-defined]  # buckets only
+    wait: int = algorithm.room_after(limit, before.reset_after)
 
     def left(moment: int) -> int:
         return algorithm.hit(state, limit, 0, moment)[1].remaining

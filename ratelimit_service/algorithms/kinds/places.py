@@ -23,11 +23,14 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, Final
 
+from ratelimit_service.algorithms.algorithm import no_problem, room_at_reset
 from ratelimit_service.model import NEVER, Algorithm, Decision, Kind, Limit
 from ratelimit_service.system.clock import SECOND, duration_in_words
 
 name: Final = "places"
 leases: Final = False
+problem: Final = no_problem
+room_after: Final = room_at_reset
 
 MOST: Final = 10_000
 """In memory a charge copies its counter, 16 bytes for each holder. In Redis as many may end at one moment, which takes

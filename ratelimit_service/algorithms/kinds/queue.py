@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ratelimit_service.algorithms.token_bucket import STATE, missing_until, room_after
+from ratelimit_service.algorithms.token_bucket import STATE, missing_until, problem, room_after
 from ratelimit_service.model import NEVER, PLAIN, Algorithm, Decision, Kind, Limit, Queued
 from ratelimit_service.system.clock import delay_in_words
 
-__all__ = ["Queue", "hit", "leases", "name", "room_after"]
+__all__ = ["Queue", "hit", "leases", "name", "problem", "room_after"]
 
 name: Final = "leaky_bucket"
 leases: Final = False

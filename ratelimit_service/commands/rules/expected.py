@@ -13,7 +13,7 @@ from ratelimit_service.rules.problems import Report, quoted
 from ratelimit_service.rules.reading.calendar import read_calendar
 from ratelimit_service.rules.reading.limit import read_queue
 from ratelimit_service.rules.rule import Rule, rule_in_full
-from ratelimit_service.rules.syntax.document import YamlMap, YamlNode
+from ratelimit_service.rules.syntax.document import Scalar, YamlMap, YamlNode
 from ratelimit_service.rules.syntax.maps import read_options
 from ratelimit_service.rules.syntax.options import BY_MAP, MapType
 from ratelimit_service.rules.syntax.values import NAME, Excess
@@ -95,7 +95,8 @@ def _read_options(node: YamlMap, key: str, report: Report) -> ExpectedLimit:
         options["queue"] = read_queue(node, options["queue"], report)
     if "elastic" in options:
         options["elastic"] = read_options(options["elastic"], MapType.ELASTIC, report)
-    text = ", ".join(f"{name}: {getattr(field.value, 'text', '…')}" for name, field in node.fields.items())
+    values = {name: field.value for name, field in node.fields.items()}
+    text = ", ".join(f"{name}: {each.text if isinstance(each, Scalar) else '…'}" for name, each in values.items())
     return ExpectedLimit(text, options=options)
 
 

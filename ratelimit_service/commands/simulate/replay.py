@@ -389,8 +389,7 @@ def counted_by(rule: Rule, name: str) -> tuple[Rule, str]:
         burst=limit.burst if name in buckets and kind is limit.kind else 0,
         kind=kind,
     )
-    problem = getattr(algorithm, "problem", None)
-    if problem is not None and (reason := problem(other)):
+    if reason := algorithm.problem(other):
         return rule, reason
     return replace(rule, algorithm=algorithm, limit=other), ""
 

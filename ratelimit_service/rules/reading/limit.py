@@ -8,7 +8,7 @@ from ratelimit_service.algorithms.kinds import Block, Places, Queue, queue
 from ratelimit_service.model import MAX_REQUESTS, PLAIN, Kind, Limit, Unit
 from ratelimit_service.rules.problems import Positioned, Report, quoted
 from ratelimit_service.rules.reading.calendar import read_calendar
-from ratelimit_service.rules.syntax.document import YamlMap
+from ratelimit_service.rules.syntax.document import Scalar, YamlMap
 from ratelimit_service.rules.syntax.maps import given, limit_fields, missing, read_options
 from ratelimit_service.rules.syntax.options import BY_MAP, LIMITING, OF_PLACES, WITHOUT_LIMIT, MapType
 from ratelimit_service.rules.syntax.values import Excess
@@ -85,7 +85,7 @@ def _read_windowed(
     _check_blocks(block, chosen, at, report)
     if limit.most > MAX_REQUESTS:
         report.add(at, f"the limit and exceed come to more than {MAX_REQUESTS}")
-    elif (problem := getattr(algorithm, "problem", None)) and (reason := problem(limit)):
+    elif reason := algorithm.problem(limit):
         report.add(block.fields["algorithm"].key if "algorithm" in block.fields else at, f"{name}: {reason}")
     return algorithm, limit
 
@@ -177,7 +177,8 @@ def _window_length(block: YamlMap, options: Mapping[str, Any], at: Positioned, r
     if multiplier is not None:
         field = block.fields["unit_multiplier"]
         if window.times is not None:
-            text = getattr(block.fields["unit"].value, "text", "")
+            unit = block.fields["unit"].value
+            text = unit.text if isinstance(unit, Scalar) else ""
             report.add(field.key, f"unit_multiplier contradicts unit {quoted(text)}: take one of the numbers away")
             return None
         window = Window(window.unit, multiplier)
