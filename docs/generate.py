@@ -3,8 +3,10 @@
 And the names of all settings, for the Helm chart, which refuses others.
 """
 
+import re
 import sys
 from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -14,6 +16,7 @@ import click  # noqa: E402 - the path comes first
 
 from ratelimit_service.cli import VERBS, main  # noqa: E402 - as above
 from ratelimit_service.settings import SETTINGS, Section, Setting  # noqa: E402 - as above
+from ratelimit_service.settings.fields import NEW  # noqa: E402 - as above
 from ratelimit_service.settings.load import ALWAYS_ON, UNUSED  # noqa: E402 - as above
 
 BEGIN, END = "<!-- generated:begin -->\n", "<!-- generated:end -->\n"
@@ -45,11 +48,8 @@ READ = {
 
 
 def settings_table() -> str:
-    """Every setting by section, then envoyproxy's variables that are not settings here."""
-    parts = [
-        f"### {section}\n\n" + _table("variable | default | meaning | from", map(_row, _of(section)))
-        for section in Section
-    ]
+    """Every setting by section, then upstream's variables that are not settings here."""
+    parts = [f"### {section}\n\n" + _table("variable | default | meaning", _rows(_of(section))) for section in Section]
     always = (f"`{name}` | {why}" for name, why in ALWAYS_ON.items())
     parts.append("### Of envoyproxy/ratelimit, and always on\n\n" + _table("variable | what is done here", always))
     unused: dict[str, list[str]] = {}
@@ -89,13 +89,32 @@ def _of(section: Section) -> Iterable[Setting]:
     return (setting for setting in SETTINGS if setting.section is section)
 
 
+def _rows(settings: Iterable[Setting]) -> Iterable[str]:
+    """One for each, and one for all that say `As X, for the second Redis.` behind each other."""
+    for redis, group in groupby(settings, _redis):
+        if redis:
+            yield f"{', '.join(map(_name, group))} | | {redis}"
+        else:
+            yield from map(_row, group)
+
+
+def _redis(setting: Setting) -> str:
+    said = re.fullmatch(r"As `REDIS_\w+`, (for the \w+ Redis\.)", setting.meaning)
+    return f"As the `REDIS_…` of the same name, {said[1]}" if said and " there" not in setting.origin else ""
+
+
 def _row(setting: Setting) -> str:
-    name = f"`{setting.variable}`" + (f"<br>`{setting.flag}`" if setting.flag else "")
-    return f"{name} | {_default(setting)} | {setting.meaning} | {setting.origin}"
+    name = f"{_name(setting)}<br>`{setting.flag}`" if setting.flag else _name(setting)
+    return f"{name} | {_default(setting)} | {setting.meaning}"
+
+
+def _name(setting: Setting) -> str:
+    return f"`{setting.variable}`" + ("⁺" if setting.origin == NEW else "")
 
 
 def _default(setting: Setting) -> str:
-    return f"`{setting.default}`" if setting.default else "—"
+    default = f"`{setting.default}`" if setting.default else "—"
+    return f"{default}, upstream {there[1]}" if (there := re.search(r"; (.+) there", setting.origin)) else default
 
 
 def _table(header: str, rows: Iterable[str]) -> str:
