@@ -48,7 +48,7 @@ READ = {
 
 
 def settings_table() -> str:
-    """Every setting by section, then upstream's variables that are not settings here."""
+    """Every setting by section, then envoyproxy's variables that are not settings here."""
     parts = [f"### {section}\n\n" + _table("variable | default | meaning", _rows(_of(section))) for section in Section]
     always = (f"`{name}` | {why}" for name, why in ALWAYS_ON.items())
     parts.append("### Of envoyproxy/ratelimit, and always on\n\n" + _table("variable | what is done here", always))
@@ -114,7 +114,7 @@ def _name(setting: Setting) -> str:
 
 def _default(setting: Setting) -> str:
     default = f"`{setting.default}`" if setting.default else "—"
-    return f"{default}, upstream {there[1]}" if (there := re.search(r"; (.+) there", setting.origin)) else default
+    return f"{default}, envoyproxy {there[1]}" if (there := re.search(r"; (.+) there", setting.origin)) else default
 
 
 def _table(header: str, rows: Iterable[str]) -> str:
