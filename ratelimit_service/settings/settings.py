@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, SecretStr, ValidationInfo, create_model, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, SecretStr, ValidationInfo, create_model, field_validator
 
 from ratelimit_service.settings import go_syntax
 from ratelimit_service.settings.fields import (
@@ -97,7 +96,7 @@ def _read_token(given: SecretStr) -> SecretStr:
     return token
 
 
-_Model = TypeVar("_Model", bound=BaseSettings)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _with_more_redis(model: type[_Model]) -> type[_Model]:
@@ -141,10 +140,10 @@ _process = partial(setting, Section.PROCESS)
 
 
 @_with_more_redis
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """The values of all settings. `Settings()` has the defaults; it does not read the environment."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     host: Hosts = _listening(
         ALL_ADDRESSES, "Addresses on which the HTTP port listens, separated by commas; `::` includes IPv4.", flag=""
@@ -468,19 +467,6 @@ class Settings(BaseSettings):
 
     def _redis_settings(self, prefix: str) -> RedisSettings:
         return RedisSettings(*(getattr(self, f"{prefix}_{name}") for name in RedisSettings._fields))
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Use only the arguments: `load_settings` merges the sources, because it reports which one is wrong."""
-        del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)
 
     @field_validator("grpc_server_use_tls")
     @classmethod
