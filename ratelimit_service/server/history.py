@@ -125,7 +125,7 @@ class History:
         if _CALLS not in self._latency.keys:
             return [0] * minutes
         columns = [row[-minutes:] for row in self._latency.rows(_CALLS)]
-        return [_latency_of(counts).quantile(share) for counts in zip(*columns, strict=True)]
+        return [Latency(counts).quantile(share) for counts in zip(*columns, strict=True)]
 
     def rule_blocks(self) -> Iterator[None]:
         """Add what rules have counted; yields after each block, which takes a fraction of a millisecond."""
@@ -229,9 +229,9 @@ class History:
         return Snapshot(
             self._clock(),
             method.calls,
-            _copy(method.latency),
-            _copy(counted.waits),
-            _copy(lag) if isinstance(lag, Latency) else None,
+            method.latency.copy(),
+            counted.waits.copy(),
+            lag.copy() if isinstance(lag, Latency) else None,
             dict(counted.store.errors),
             self.domains.total,
         )
@@ -275,17 +275,7 @@ def _is_named(path: Path, domain: str, name: str) -> bool:
     return path[0] == domain and ".".join(path[1:]) == name
 
 
-def _copy(latency: Latency) -> Latency:
-    return _latency_of(latency.counts, latency.nanoseconds)
-
-
-def _latency_of(counts: Sequence[int], nanoseconds: int = 0) -> Latency:
-    found = Latency()
-    found.add(counts, nanoseconds)
-    return found
-
-
 def _difference(now: Latency, before: Latency) -> Latency:
     # A worker that was killed takes what it had not reported with it: no number may become negative.
     counts = [max(0, one - other) for one, other in zip(now.counts, before.counts, strict=True)]
-    return _latency_of(counts, max(0, now.nanoseconds - before.nanoseconds))
+    return Latency(counts, max(0, now.nanoseconds - before.nanoseconds))

@@ -13,6 +13,7 @@ BOUNDS = tuple(bound * 1_000 for bound in (*_MICROSECONDS, 1_000_000, 2_500_000,
 here take less."""
 
 _FIRST = BOUNDS[0]
+_NO_CALLS = (0,) * (len(BOUNDS) + 1)
 
 
 class Bucket(NamedTuple):
@@ -39,9 +40,9 @@ class Latency:
 
     __slots__ = ("_counts", "exemplars", "nanoseconds")
 
-    def __init__(self) -> None:
-        self._counts = [0] * (len(BOUNDS) + 1)
-        self.nanoseconds = 0
+    def __init__(self, counts: Iterable[int] = _NO_CALLS, nanoseconds: int = 0) -> None:
+        self._counts = list(counts)
+        self.nanoseconds = nanoseconds
         """The sum of all durations."""
         self.exemplars: dict[int, Exemplar] = {}
         """By the number of the bucket: the last call in it that has one."""
@@ -56,6 +57,10 @@ class Latency:
         """Count several calls of this duration."""
         self._counts[bisect_left(BOUNDS, nanoseconds)] += calls
         self.nanoseconds += nanoseconds * calls
+
+    def copy(self) -> "Latency":
+        """Another histogram with the same counts, without exemplars."""
+        return Latency(self._counts, self.nanoseconds)
 
     @property
     def counts(self) -> Sequence[int]:

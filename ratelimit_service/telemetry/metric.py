@@ -7,7 +7,8 @@ these have the type unknown, which keeps their names, and Prometheus computes th
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from itertools import islice
+from itertools import islice, starmap
+from operator import add
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.telemetry.latency import Exemplar, Latency
@@ -155,33 +156,23 @@ def _escape(value: str) -> str:
 
 def pack_metrics(metrics: Iterable[Metric]) -> list[Any]:
     """Metrics as lists that JSON can carry to another process."""
-    return [
-        [
-            metric.name,
-            metric.type,
-            metric.help,
-            [
-                [_pairs(labels), [value.counts, value.nanoseconds] if isinstance(value, Latency) else value]
-                for labels, value in metric.samples
-            ],
-            metric.merge_by_min,
-        ]
-        for metric in metrics
-    ]
+    return [metric._replace(samples=list(starmap(_packed, metric.samples))) for metric in metrics]
+
+
+def _packed(labels: Labels | str, value: Value) -> Any:
+    return _pairs(labels), (value.counts, value.nanoseconds) if isinstance(value, Latency) else value
 
 
 def unpack_metrics(packed: Iterable[Any]) -> list[Metric]:
     """The metrics that `pack_metrics` packed."""
     return [
-        Metric(
-            name,
-            MetricType(kind),
-            help_text,
-            [(tuple(map(tuple, labels)), _unpack_value(value)) for labels, value in samples],
-            merge_by_min,
-        )
+        Metric(name, MetricType(kind), help_text, list(starmap(_unpacked, samples)), merge_by_min)
         for name, kind, help_text, samples, merge_by_min in packed
     ]
+
+
+def _unpacked(labels: Any, value: Any) -> Sample:
+    return tuple(map(tuple, labels)), value if isinstance(value, int | float) else Latency(*value)
 
 
 def without_gauges(metrics: Iterable[Metric]) -> list[Metric]:
@@ -203,18 +194,7 @@ def merge_metrics(sources: Iterable[Iterable[Metric]]) -> list[Metric]:
 
 def _merge_values(metric: Metric, one: Value, other: Value) -> Value:
     if isinstance(one, Latency) and isinstance(other, Latency):
-        both = Latency()
-        both.add(one.counts, one.nanoseconds)
-        both.add(other.counts, other.nanoseconds)
-        return both
+        return Latency(map(add, one.counts, other.counts), one.nanoseconds + other.nanoseconds)
     assert not isinstance(one, Latency), "a metric has one type"
     assert not isinstance(other, Latency), "a metric has one type"
     return min(one, other) if metric.merge_by_min else one + other
-
-
-def _unpack_value(value: Any) -> Value:
-    if isinstance(value, int | float):
-        return value
-    latency = Latency()
-    latency.add(*value)
-    return latency
