@@ -5,7 +5,7 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -43,12 +43,17 @@ async def open_sockets(addresses: Sequence[Address], *, backlog: int = BACKLOG) 
             except (OSError, UnicodeError) as error:
                 raise _cannot_listen(address, error) from error
     except StartError:
-        for each in opened:
-            for listening in each.sockets:
-                listening.close()
-            remove_socket(each.address)
+        close_sockets(opened)
         raise
     return opened
+
+
+def close_sockets(opened: Iterable[Opened]) -> None:
+    """Listen there no more, and remove the files of unix sockets."""
+    for address, sockets in opened:
+        for listening in sockets:
+            listening.close()
+        remove_socket(address)
 
 
 def ensure_free(address: Address) -> None:

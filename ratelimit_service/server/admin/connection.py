@@ -328,7 +328,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     @property
     def source(self) -> str:
         """As Evictable says."""
-        return f"{self._wrong_protocol.port} {_network(self._client)}"
+        return f"{self._wrong_protocol.port} {_network(self.client)}"
 
     @contextmanager
     def answering(self, request: web.BaseRequest) -> Iterator[None]:
@@ -436,13 +436,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         try:
             aiohttp.data_received(data)
         except Exception as error:  # noqa: BLE001 - aiohttp documents no error that any bytes could raise here
-            response = self._wrong_protocol.refuse_bytes(error, self._client)
+            response = self._wrong_protocol.refuse_bytes(error, self.client)
             if self._request is None:
                 self._transport.write(response)
             self.linger()
 
     def _refuse(self, refuse: Callable[[str], bytes]) -> None:
-        self._transport.write(refuse(self._client))
+        self._transport.write(refuse(self.client))
         self.linger()
 
     def _wait_until_sent(self, seconds: float) -> None:
@@ -463,7 +463,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     @property
-    def _client(self) -> str:
+    def client(self) -> str:
+        """Where it comes from; empty for a unix socket."""
         peer = self._transport.get_extra_info("peername")
         return peer[0] if peer else ""
 

@@ -105,7 +105,9 @@ class Endpoints:
         self._slots = slots
         self._expose: Send = self._shared(_METRICS, self._metrics_text)
         if settings.tracing_enabled:  # for its exemplars alone, which the text format has not
-            self._expose = by_accept(self._expose, self._shared(_OPENMETRICS, self._openmetrics_text))
+            self._expose = by_accept(
+                self._expose, self._shared(_OPENMETRICS, partial(self._metrics_text, openmetrics=True))
+            )
 
     def show_listening(self, listening: Sequence[Listening]) -> None:
         """Show on the page where the service listens."""
@@ -200,15 +202,11 @@ class Endpoints:
         self._state.loading.reload()
         return web.Response(status=202, text="the rules are loaded now; /status says what came of it\n", headers=TEXT)
 
-    async def _metrics_text(self) -> Iterable[str]:
+    async def _metrics_text(self, *, openmetrics: bool = False) -> Iterable[str]:
         await self._refresh()
-        process = await asyncio.to_thread(self._metrics.process)
-        return chain(self._metrics.exposition(), [process])
-
-    async def _openmetrics_text(self) -> Iterable[str]:
-        await self._refresh()
-        process = await asyncio.to_thread(self._metrics.process, openmetrics=True)
-        return chain(self._metrics.exposition(openmetrics=True), [process, OPENMETRICS_END])
+        process = await asyncio.to_thread(self._metrics.process, openmetrics=openmetrics)
+        end = OPENMETRICS_END if openmetrics else ""
+        return chain(self._metrics.exposition(openmetrics=openmetrics), [process, end])
 
     async def _refresh(self) -> None:
         if self._state.workers is not None:

@@ -35,7 +35,7 @@ from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address, Tcp, Unix
 from ratelimit_service.system.clock import SECOND, steady_clock
-from ratelimit_service.system.listen import Opened, open_sockets, remove_socket
+from ratelimit_service.system.listen import Opened, close_sockets, open_sockets, remove_socket
 from ratelimit_service.system.open_files import within_file_limit
 from ratelimit_service.system.token_file import TokenFile
 from ratelimit_service.telemetry.logs import ThrottledLog
@@ -94,10 +94,7 @@ class AdminServer:
             for port in ports:
                 opened += [await open_sockets(port.addresses, backlog=_BACKLOG)]
         except StartError:
-            for each in chain.from_iterable(opened):
-                for listener in each.sockets:
-                    listener.close()
-                remove_socket(each.address)
+            close_sockets(chain.from_iterable(opened))
             raise
         listening = [Listening("gRPC", str(address)) for address in grpc]
         got: list[list[Tcp]] = []

@@ -174,7 +174,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         except ssl.SSLError as error:
             self._tls.failed += handshaking
             reason = tls_failure(error, "the handshake" if handshaking else "a record of TLS")
-            self._wrong_protocol.log_tls(reason, self._client)
+            self._wrong_protocol.log_tls(reason, self._http.client)
             self._end_with(session.take_output())  # the alert that tells the client
             return
         if out := session.take_output():
@@ -207,7 +207,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             return
         refuse = self._wrong_protocol.refuse_http2 if data.startswith(PREFACE) else self._wrong_protocol.refuse_plain
         self._tls.failed += 1
-        self._end_with(refuse(self._client))
+        self._end_with(refuse(self._http.client))
 
     def _end_with(self, last: bytes) -> None:
         """Send these bytes, and let the client read them."""
@@ -218,7 +218,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
 
     def _on_timeout(self) -> None:
         self._tls.failed += 1
-        self._wrong_protocol.log_tls("the client takes too long for its handshake", self._client)
+        self._wrong_protocol.log_tls("the client takes too long for its handshake", self._http.client)
         self._transport.abort()
 
     def _end(self) -> None:
@@ -227,8 +227,3 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             self._data = b""
             if self._session.established and not self._transport.is_closing():
                 self._transport.write(self._session.close())
-
-    @property
-    def _client(self) -> str:
-        peer = self._transport.get_extra_info("peername")
-        return peer[0] if peer else ""

@@ -14,7 +14,7 @@ from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.server.workers.slot import WorkerSlot
 from ratelimit_service.system.address import Address
-from ratelimit_service.system.listen import Opened, open_sockets, remove_socket
+from ratelimit_service.system.listen import Opened, close_sockets, open_sockets
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +67,7 @@ class Dispatcher:
         self._pause()
         if self._resuming is not None:
             self._resuming.cancel()
-        for listening in self._sockets():
-            listening.close()
-        for address in self.addresses:
-            remove_socket(address)
+        close_sockets(self._opened)
         self._opened = ()
 
     def close(self) -> None:
