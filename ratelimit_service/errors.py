@@ -83,7 +83,7 @@ class TooHeavyError(StoreError):
 
 
 class UnreachableError(StoreError):
-    """What a command asks is not there, or is not a service of this kind; the message says which."""
+    """The service that a command asks cannot be reached, or is of another kind; the message says which."""
 
 
 class BanError(RateLimitError):

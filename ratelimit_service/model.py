@@ -37,7 +37,7 @@ class Unit(IntEnum):
 
     @property
     def window(self) -> int:
-        """How long the unit is: a month is 30 days and a year 365, as Envoy's users have it."""
+        """The length of the unit: a month is 30 days and a year 365, as Envoy's users have it."""
         return _WINDOWS[self]
 
     def in_words(self, times: int = 1) -> str:
@@ -78,7 +78,7 @@ Charge = Callable[[State | None, "Limit", int, int], "tuple[State | None, Decisi
 
 
 class Kind:
-    """What a limit is beside its numbers. This one is plain, and its answers are the defaults of the other kinds.
+    """The kind of a limit, beside its numbers. This one is plain, and its answers are the defaults of the other kinds.
 
     A kind is a class in `algorithms/kinds`, with the numbers of its own as fields: a composition over any algorithm,
     which answers what the other parts have to know of it. No part tests which kind a limit has.
@@ -107,7 +107,7 @@ class Kind:
 
     @property
     def common_limit(self) -> "Limit | None":
-        """By which a token bucket counts there."""
+        """The limit by which a token bucket counts there."""
         return None
 
     def hit(
@@ -118,11 +118,11 @@ class Kind:
         return state, second, decision
 
     def deny(self, second: State | None, limit: "Limit", cost: int, charged: int, now: int) -> tuple[State | None, int]:
-        """What a denied hit of a bundle does: the new state of the second counter, and how much of it is charged."""
+        """Apply a denied hit of a bundle: the new state of the second counter, and how much of it is charged."""
         return second, charged
 
     def rest(self, second: State | None, now: int) -> int:
-        """For how long the second counter denies every hit."""
+        """The time for which the second counter denies every hit."""
         return 0
 
     def held_by(self, limit: "Limit", holder: str) -> "Limit":
@@ -134,11 +134,11 @@ class Kind:
         return limit
 
     def numbers(self, limit: "Limit", algorithm: Algorithm, interval: int) -> tuple[int, ...]:
-        """What its twin reads, beside the numbers of the limit; `interval` is the time between exchanges of regions."""
+        """The numbers for its twin, beside those of the limit; `interval` is the time between exchanges of regions."""
         return ()
 
     def share(self, limit: "Limit", part: Callable[[int], int], whole: Callable[[int], int]) -> "Kind":
-        """That of a share of the limit, for one instance of several: `part` rounds up, and `whole` down."""
+        """The kind of a share of the limit, for one instance of several: `part` rounds up, and `whole` down."""
         return self
 
     def burst_of(self, requests: int, window: int, burst: int) -> int:
@@ -201,19 +201,19 @@ class Kind:
         return self
 
     def noted(self, limit: "Limit", decision: "Decision") -> int:
-        """What is noted on its first gauge; 0 for nothing."""
+        """The number for its first gauge; 0 for nothing."""
         return 0
 
     def found(self, decision: "Decision") -> int:
-        """What a hit has found that is tallied."""
+        """The number that a hit has found and that is tallied."""
         return 0
 
     def why_refused(self, limit: "Limit", over: str) -> tuple[str, str]:
-        """Why a hit is refused: one word, and more of them; `over` says which limit it is over."""
+        """The reason why a hit is refused: one word, and more of them; `over` says which limit it is over."""
         return "limit", over
 
     def words(self, limit: "Limit", holder: str) -> Mapping[str, str]:
-        """In words how it counts, by subject, in place of what is said of a plain limit or after that.
+        """The words for how it counts, by subject, in place of what is said of a plain limit or after that.
 
         `holder` is the name of the level that names who holds what it takes.
         """
@@ -224,7 +224,7 @@ class Kind:
         return {}
 
     def look(self, limit: "Limit", remaining: int, second_remaining: int) -> Mapping[str, Any]:
-        """What a look at both counters says, as JSON."""
+        """The fields of JSON of a look at both counters."""
         return {}
 
     def options(self, limit: "Limit", holder: str) -> Mapping[str, Any]:
@@ -245,7 +245,7 @@ PLAIN: Final = Kind()
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many per window: all an algorithm may know about a rule."""
+    """A limit, so many per window: all an algorithm may know about a rule."""
 
     requests: int
     unit: Unit
@@ -279,7 +279,7 @@ class Limit:
 
     @property
     def capacity(self) -> int:
-        """What may be charged at once, but for what exceeds it."""
+        """The most that may be charged at once, but for what exceeds it."""
         return self.burst or self.requests
 
     @property
@@ -289,7 +289,7 @@ class Limit:
 
     @property
     def most(self) -> int:
-        """What may be charged at once."""
+        """The most that may be charged at once."""
         return self.capacity + self.exceed
 
     @property
@@ -299,7 +299,7 @@ class Limit:
 
     @property
     def ceiling(self) -> int:
-        """How many are let through in a window, with those above `requests`."""
+        """The number that is let through in a window, with those above `requests`."""
         return self.requests + self.exceed
 
     @property
@@ -321,17 +321,17 @@ class Limit:
 
     @property
     def sharing_regions(self) -> int:
-        """How many regions have it together."""
+        """The number of regions that have it together."""
         return 1 if self.regions is None or self.regions.mode is RegionMode.SPLIT else self.regions.number
 
     @property
     def floor(self) -> "Limit | None":
-        """What a region has of it by itself, if home grants it the rest and there is a floor."""
+        """The part that a region has of it by itself, if home grants it the rest and there is a floor."""
         return None if self.regions is None else self.regions.floor
 
 
 class RegionMode(StrEnum):
-    """How regions share a limit: a value of `regions` in `rate_limit`."""
+    """The way in which regions share a limit: a value of `regions` in `rate_limit`."""
 
     LEASED = "leased"
     """Each region spends what it leases from the home Redis."""
@@ -345,7 +345,7 @@ class RegionMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """How the regions of a deployment share a limit."""
+    """The regions of a deployment that share a limit."""
 
     mode: RegionMode
     number: int
@@ -362,7 +362,7 @@ class Regions:
 
 @dataclass(slots=True)
 class Descriptor:
-    """What is asked about: entries in order, what it costs, and a limit that stands in for the rulebook's."""
+    """The subject of a request: entries in order, what it costs, and a limit that stands in for the rulebook's."""
 
     entries: tuple[tuple[str, str], ...]
     cost: int = 1
@@ -419,7 +419,7 @@ class Queued(Decision):
 
 
 class ByPolicy(NamedTuple):
-    """Why a hit was answered without its store, and by which policy."""
+    """The cause why a hit was answered without its store, and the policy."""
 
     policy: str
     """`error`, `open`, `closed` or `local`."""

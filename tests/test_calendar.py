@@ -259,14 +259,14 @@ def test_windows_follow_each_other_whatever_was_asked_before(asked: tuple[Calend
 @pytest.mark.parametrize(
     ("unit", "start", "problem"),
     [
-        ("day", "24:00", 'is no time of day, such as "06:00"'),
-        ("day", "6", 'is no time of day, such as "06:00"'),
-        ("month", "0", "is no day of a month, 1 to 31"),
-        ("month", "32", "is no day of a month, 1 to 31"),
-        ("year", "02-30", "is no date: month 2 has 29 days at most"),
-        ("quarter", "04-31", "is no date: month 4 has 30 days at most"),
-        ("year", "13-01", 'is no month and day, such as "04-06"'),
-        ("year", "4", 'is no month and day, such as "04-06"'),
+        ("day", "24:00", 'is not a time of day, such as "06:00"'),
+        ("day", "6", 'is not a time of day, such as "06:00"'),
+        ("month", "0", "is not a day of a month, 1 to 31"),
+        ("month", "32", "is not a day of a month, 1 to 31"),
+        ("year", "02-30", "is not a date: month 2 has 29 days at most"),
+        ("quarter", "04-31", "is not a date: month 4 has 30 days at most"),
+        ("year", "13-01", 'is not a month and day, such as "04-06"'),
+        ("year", "4", 'is not a month and day, such as "04-06"'),
     ],
 )
 def test_a_start_that_no_unit_has_is_an_error(unit: str, start: str, problem: str) -> None:

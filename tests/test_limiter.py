@@ -457,7 +457,7 @@ def test_a_request_that_cannot_be_judged_ends_with_an_internal_error() -> None:
 
     [answer] = answers
     assert isinstance(answer, RpcError)
-    assert (answer.status, answer.message) == (Status.INTERNAL, "the request could not be judged")
+    assert (answer.status, answer.message) == (Status.INTERNAL, "the request could not be decided")
     assert tested.totals.service_errors == 1
 
 

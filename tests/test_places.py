@@ -228,7 +228,7 @@ ABSENT = "no descriptor above this limit has that key and no value; write the li
             (
                 f"key: id, rate_limit: {{concurrency: 2, hold: 60s, place: id, {option}: {value}}}",
                 option,
-                f"{option} contradicts concurrency, which counts the requests under way: take one of them away",
+                f"{option} contradicts concurrency, which counts the requests under way: remove one of them",
             )
             for option, value in [
                 ("unit", "day"),
@@ -244,7 +244,7 @@ ABSENT = "no descriptor above this limit has that key and no value; write the li
         (
             "key: id, rate_limit: {unlimited: true, concurrency: 2}",
             "concurrency",
-            "concurrency contradicts unlimited: take one of them away",
+            "concurrency contradicts unlimited: remove one of them",
         ),
         (
             "key: id, rate_limit: {unit: day, requests_per_unit: 1, hold: 1s}",

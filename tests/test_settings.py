@@ -678,7 +678,7 @@ def test_a_file_of_the_key_that_cannot_be_used_is_told(tmp_path: Path) -> None:
         file.write_bytes(content)
         assert problems_of({"HASH_KEY_FILE": str(file)}) == (f'HASH_KEY_FILE: "{file}" {wrong}',)
     assert problems_of({"HASH_KEY_FILE": str(file), "HASH_KEY": GOOD_KEY}) == (
-        "HASH_KEY_FILE: contradicts HASH_KEY: take one of them away",
+        "HASH_KEY_FILE: contradicts HASH_KEY: remove one of them",
     )
 
 
@@ -694,10 +694,10 @@ def test_the_token_of_the_operator_is_never_shown_and_may_stand_in_a_file(tmp_pa
     )
     for wrong in ("k" * 32 + " k", "k" * 32 + "\u00e4", "k" * 32 + "\x7fk"):
         assert problems_of({"ADMIN_TOKEN": wrong}) == (
-            "ADMIN_TOKEN: has other characters than ASCII's visible ones; `openssl rand -hex 32` makes a good one",
+            "ADMIN_TOKEN: has characters that are not visible ASCII; `openssl rand -hex 32` makes a good one",
         )
     assert problems_of({"ADMIN_TOKEN_FILE": str(file), "ADMIN_TOKEN": GOOD_KEY}) == (
-        "ADMIN_TOKEN_FILE: contradicts ADMIN_TOKEN: take one of them away",
+        "ADMIN_TOKEN_FILE: contradicts ADMIN_TOKEN: remove one of them",
     )
     assert problems_of({"ADMIN_READ_NEEDS_TOKEN": "true"}) == (
         'ADMIN_READ_NEEDS_TOKEN: "true" needs ADMIN_TOKEN or ADMIN_TOKEN_FILE',

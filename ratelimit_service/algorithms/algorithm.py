@@ -19,7 +19,7 @@ numbers. A twin is a Lua chunk that returns a table of functions; `stores/redis/
                                                `left` is what remains, `room` what remained before: the cost over the
                                                limit follows from these, also for a run of equal hits
     load(key, limit, now)         -> state     the value of the key in Redis, or nil; may read only what it needs; a
-                                               value that is no state is nil too, and the next charge overwrites it
+                                               value that is not a state is nil too, and the next charge overwrites it
     save(key, state, limit, now)               write it with its expiry in one command, or delete the key when it is nil
 
     ahead(limit, now)             -> time      the longest time until a state's expiry, with a clock a window ahead too

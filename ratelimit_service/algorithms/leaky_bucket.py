@@ -3,7 +3,7 @@
 The bucket leaks L per window and holds B (`burst`, by default L). Its content is what is missing in a token bucket, so
 both are one function. Under continuous overload exactly the outflow is allowed, at any rate of requests.
 
-State: as for token_bucket: the moment when the bucket is empty. Hot path.
+State: as for token_bucket: the moment when the bucket is empty.
 """
 
 from typing import Final

@@ -73,7 +73,7 @@ class Leasing(Algorithm, Protocol):
 
     @property
     def leased_from(self) -> Callable[[State | None, int], State | None] | None:
-        """Of a bucket, in which room returns while a lease is held: the state that one until then is charged to."""
+        """The state that a lease until then is charged to, of a bucket, in which room returns while it is held."""
 
     def term(self, limit: Limit) -> int:
         """The length of a term."""
@@ -94,7 +94,7 @@ def leasing(algorithm: Algorithm) -> Leasing:
 
 
 class Granted(NamedTuple):
-    """What the store answers to an ask."""
+    """The answer of the store to an ask."""
 
     units: int
     room: int
@@ -107,7 +107,7 @@ class Granted(NamedTuple):
     store_now: int
 
     def end(self, asked: int, early: int = 0) -> int:
-        """When the units have to be spent, or so much earlier: by the clock of a holder that asked at that moment."""
+        """The time when the units have to be spent, or so much earlier, by the clock of a holder that asked then."""
         rest = self.term_end - self.store_now
         return asked + rest - max(early, rest // _DRIFT)
 
@@ -148,7 +148,7 @@ def next_term(length: int, now: int, phase: int = 0) -> int:
 
 
 class Wanted(NamedTuple):
-    """What a holder asks: units to give back, and then how many to take."""
+    """The ask of a holder: units to give back, and then how many to take."""
 
     back: int
     back_end: int
@@ -160,7 +160,7 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class Lease:
-    """What a holder has of one counter. Moments are by the holder's clock, but for ends of terms."""
+    """The units that a holder has of one counter. Moments are by the holder's clock, but for ends of terms."""
 
     left: int = 0
     """Units to spend."""
@@ -238,7 +238,7 @@ class Lease:
         self.demand, self.since = 0, now
 
     def low(self, extra: int, round_trip: int, term: int) -> int:
-        """How many units have to be left, or more are asked for in advance: less than half of what an ask brings."""
+        """The units that have to be left, or more are asked for in advance: less than half of what an ask brings."""
         # Two round trips: one more ask may be under way before what is demanded meanwhile is granted.
         return min(2 * (self.rate // 1000) * round_trip // term, extra // 2)
 

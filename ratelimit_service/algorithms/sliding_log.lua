@@ -114,7 +114,7 @@ local function add(state, gone, base, window, moment, cost)
 end
 
 -- The state without a number of the newest units, and without a number of the oldest entries.
-local function strike(state, old, window, units)
+local function remove_newest(state, old, window, units)
   local top, stored, added = state[TOP] + state[ADDED] - units, state[STORED], 0
   if top > state[TOP] then
     top, added = state[TOP], top - state[TOP]
@@ -160,7 +160,7 @@ local function hit(state, limit, cost, now)
     if used <= 0 then
       state, left = nil, most
     else
-      state = strike(state, old, window, -cost)
+      state = remove_newest(state, old, window, -cost)
       left = most - used
     end
   end

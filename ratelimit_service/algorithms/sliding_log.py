@@ -34,7 +34,7 @@ _ALL: Final = 2**32 - 1
 
 
 def problem(limit: Limit) -> str | None:
-    """Why this limit is not supported, or None."""
+    """The reason why this limit is not supported, or None."""
     most = limit.requests + limit.exceed
     if most > LONGEST:
         return f"it would remember {most} moments for each counter, and {LONGEST} is the most; take sub_windows"
@@ -90,7 +90,7 @@ def hit(  # noqa: PLR0912 - hot: a call costs as much as a third of it
         if used <= 0 or state is None:
             state, left = None, most
         else:
-            state = _strike(state, entries, -cost)
+            state = _remove_newest(state, entries, -cost)
             (newest,) = _moment(state)
             left = most - used
 
@@ -123,7 +123,7 @@ def _push(state: bytes, end: int, cost: int, units: int) -> bytes:
     )
 
 
-def _strike(state: bytes, entries: int, units: int) -> bytes:
+def _remove_newest(state: bytes, entries: int, units: int) -> bytes:
     """The log of the newest `entries` entries, without their newest `units` units."""
     count = len(state) // _ENTRY
     numbers = memoryview(state)[8 * count :].cast("I")

@@ -110,7 +110,7 @@ def give(state: bytes | None, limit: Limit, units: int, term_end: int, now: int)
 
 
 def _gone(end: int, current: int, window: int) -> int:
-    """When less than one request of the count is in view: shortly before its window leaves the view."""
+    """The time when less than one request of the count is in view: shortly before its window leaves the view."""
     return end + window - (window - 1) // current
 
 

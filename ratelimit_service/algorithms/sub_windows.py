@@ -139,7 +139,7 @@ def _refund(counts: tuple[int, ...], cost: int, age: int) -> tuple[tuple[int, ..
 
 
 def _may_stay(counts: tuple[int, ...], room: int) -> int:
-    """How many of the newest counts there is room for."""
+    """The number of the newest counts for which there is room."""
     # From the newest on: the sum of all may be above 2**53 where denied hits count, which Lua would round.
     index = 0
     while index < len(counts) and counts[index] <= room:

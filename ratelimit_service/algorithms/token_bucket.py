@@ -24,7 +24,7 @@ STATE: Final = Struct("qq")
 
 
 def problem(limit: Limit) -> str | None:
-    """Why this limit is not supported, or None: its moments would exceed Lua's integers."""
+    """The reason why this limit is not supported, or None: its moments would exceed Lua's integers."""
     capacity = (limit.burst or limit.requests) + limit.exceed
     if capacity * limit.window > limit.requests * MAX_WINDOW and limit.requests:
         return f"a bucket of {capacity} that gets {limit.requests} in a window would take over 100 years to fill"

@@ -1,4 +1,4 @@
-"""Response headers about limits, in the sets that a domain or the settings choose. Hot path.
+"""Response headers about limits, in the sets that a domain or the settings choose.
 
 - `ratelimit`: the three of envoyproxy/ratelimit, of the tightest limit.
 - `x_ratelimit`: as Envoy writes them, after draft-polli-ratelimit-headers-03: also the window of each limit.
@@ -83,7 +83,7 @@ _PROBLEM_FIELDS: Final = header(_key("Content-Type"), b"application/problem+json
 
 
 class _Constant(NamedTuple):
-    """What all responses of a rule have in common."""
+    """The headers that all responses of a rule have in common."""
 
     limit: bytes
     """The first header of `ratelimit`."""

@@ -116,9 +116,7 @@ class Health:
         if self._finished:
             stream.finish(_UNAVAILABLE)
         elif len(self._watchers) >= MAX_WATCHERS:
-            stream.finish(
-                RpcError(Status.RESOURCE_EXHAUSTED, f"{MAX_WATCHERS} calls watch already, the most there may be")
-            )
+            stream.finish(RpcError(Status.RESOURCE_EXHAUSTED, f"there are {MAX_WATCHERS} Watch calls, the maximum"))
         else:
             self._watchers[watcher] = None
         return watcher

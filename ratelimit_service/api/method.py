@@ -1,4 +1,4 @@
-"""What a transport carries: methods from bytes to bytes. They know protobuf, and nothing about sockets.
+"""The methods that a transport carries, from bytes to bytes. They know protobuf, and nothing about sockets.
 
 A method ends a call by the callback `reply`, at once or later: a callback costs a tenth of a coroutine. A streaming
 method sends any number of messages.

@@ -118,9 +118,7 @@ class _Descriptions:
                         )
                     )
                 case _:
-                    raise RpcError(
-                        Status.INVALID_ARGUMENT, "the ServerReflectionRequest asks for nothing that is known here"
-                    )
+                    raise RpcError(Status.INVALID_ARGUMENT, "the ServerReflectionRequest has no known request")
         except KeyError:
             problem = f"there is no {what} among the services here"
             response.error_response.CopyFrom(ErrorResponse(error_code=Status.NOT_FOUND, error_message=problem))

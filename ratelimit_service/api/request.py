@@ -1,4 +1,4 @@
-"""Decodes a RateLimitRequest. Hot path where most requests are new."""
+"""Decodes a RateLimitRequest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -60,13 +60,13 @@ def decode(body: bytes, limits: RequestLimits = ANY) -> Request:
 def check_count(descriptors: int, most: int) -> None:
     """Raise RpcError if a request has more descriptors than `most`."""
     if descriptors > most:
-        raise _invalid(f"the request has {descriptors} descriptors, the most is {most} (REQUEST_MAX_DESCRIPTORS)")
+        raise _invalid(f"the request has {descriptors} descriptors, the maximum is {most} (REQUEST_MAX_DESCRIPTORS)")
 
 
 def check_entries(entries: int, most: int) -> None:
     """Raise RpcError if the descriptors of a request have more entries than `most`."""
     if entries > most:
-        raise _invalid(f"the descriptors have {entries} entries, the most is {most} (REQUEST_MAX_ENTRIES)")
+        raise _invalid(f"the descriptors have {entries} entries, the maximum is {most} (REQUEST_MAX_ENTRIES)")
 
 
 def _check_entries(descriptors: Sequence[Sequence[tuple[str, str]]], limits: RequestLimits) -> None:
@@ -77,7 +77,7 @@ def _check_entries(descriptors: Sequence[Sequence[tuple[str, str]]], limits: Req
             if len(key) > longest or len(value) > longest:
                 length = max(len(key), len(value))
                 raise _invalid(
-                    f"descriptors[{index}] has a key or value of {length} characters, the most is {longest}"
+                    f"descriptors[{index}] has a key or value of {length} characters, the maximum is {longest}"
                     " (REQUEST_MAX_VALUE_LENGTH)"
                 )
 
@@ -174,7 +174,7 @@ def _override(sent: RateLimitDescriptor.RateLimitOverride, index: int) -> Limit:
         raise _invalid(f"descriptors[{index}].limit.unit is {sent.unit}, not one of {names}") from error
     multiplier = sent.unit_multiplier.value if sent.HasField("unit_multiplier") else 1
     if not 1 <= multiplier * unit.window <= MAX_WINDOW:
-        raise _invalid(f"descriptors[{index}].limit.unit_multiplier is {multiplier}, too few or too many")
+        raise _invalid(f"descriptors[{index}].limit.unit_multiplier is {multiplier}, out of range")
     return Limit(sent.requests_per_unit, unit, multiplier * unit.window)
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class TraceContext(NamedTuple):
-    """What a caller says of its trace."""
+    """The trace context that a caller sent."""
 
     trace_id: int
     """0: it says only whether it is sampled."""

@@ -1,1 +1,1 @@
-"""What each verb of the command line does."""
+"""The verbs of the command line, a module each."""

@@ -1,4 +1,4 @@
-"""Where `ban`, `unban` and `bans` find the bans: in Redis, or at the `/bans` of a running service."""
+"""The bans as `ban`, `unban` and `bans` find them: in Redis, or at the `/bans` of a running service."""
 
 import http.client
 import json
@@ -58,7 +58,7 @@ class BanClient(Protocol):
 
     @property
     def outlasts(self) -> str:
-        """When a new ban begins to hold, and what it outlasts, in one sentence."""
+        """A sentence on when a new ban begins to hold, and what it outlasts."""
 
     def list(self, domain: str | None) -> Listed:
         """The bans in force, or those of a domain."""

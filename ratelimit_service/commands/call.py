@@ -101,7 +101,7 @@ def _ask(target: str, request: RateLimitRequest, trust: Trust | None, timeout: f
         except grpc.RpcError as error:
             code = error.code()
             if code is grpc.StatusCode.UNIMPLEMENTED:
-                return "it is no rate-limit service: it has no ShouldRateLimit"
+                return "not a rate-limit service: it does not have ShouldRateLimit"
             reason = ""
             # Both codes may also be grpcio's own, without a response.
             if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:

@@ -69,7 +69,7 @@ def command(
     if not paths:
         ensure_exists(settings.rules_path)
     elif rules is not None:
-        raise click.UsageError("--rules says where rules are when no PATH does: leave one of them out")
+        raise click.UsageError("use PATH or --rules, not both")
     hash_value = HashValue(settings.hash_key.get_secret_value())
     responses = _settings_of(Section.RESPONSES, env_file)
     response = SILENT if responses is None else response_options(responses)

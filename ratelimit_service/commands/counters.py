@@ -265,7 +265,7 @@ def _select(
     if names and not limiting:
         called = " ".join(names)
         shown = printable(entries_in_words(book.shown(domain, entries)))
-        raise click.UsageError(f"{called} does not limit {shown}; `ratelimit explain` tells why")
+        raise click.UsageError(f"{called} does not limit {shown}; `ratelimit explain` shows why")
     return Selection(settings, book, domain, entries, limiting, bool(names))
 
 
@@ -320,7 +320,7 @@ def _check_domain(selection: Selection, count: int) -> None:
 def _empty(selection: Selection, listing: Listing) -> str:
     """The text in place of a table without rows."""
     if selection.entries and not selection.rules:
-        lines = [f"No rule limits {selection}; `ratelimit explain` tells why."]
+        lines = [f"No rule limits {selection}; `ratelimit explain` shows why."]
     elif selection.entries:
         limits = "; ".join(limit_in_words(rule.limit) for rule in selection.rules)
         lines = [f"There is no counter of {selection}: nothing is charged to it ({limits})."]

@@ -72,7 +72,7 @@ Examples:
 @rules_option
 @env_file_option
 @merge_option
-@at_option("Debug port of a service, which explains by its rules and counters.")
+@at_option("Debug port of a running service whose rules and counters are used.")
 @access_options
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
 def command(
@@ -215,7 +215,7 @@ def _explain_at(address: str, request: RateLimitRequest, access: PortAccess) -> 
         return f"that service is older than this command: it has no POST {_PATH}"
     if reply.status in {http.client.BAD_REQUEST, http.client.SERVICE_UNAVAILABLE}:
         return reply.text.strip()
-    return f"it answers {reply.status} to POST {_PATH}: that is no debug port of this service; {DEBUG_PORT_HINT}"
+    return f"it answers {reply.status} to POST {_PATH}: that is not a debug port of this service; {DEBUG_PORT_HINT}"
 
 
 Json = Mapping[str, Any]
@@ -331,7 +331,7 @@ def _state_in_words(state: Json) -> str:
 
 
 def _leased_in_words(state: Json) -> str:
-    """Of a limit that regions lease from home."""
+    """Lines about a limit that regions lease from home."""
     if state["remaining"] is None:
         return _state_in_words(state)
     at_home = state.get("at_home")  # which a service does not know

@@ -57,7 +57,7 @@ class AccessFiles(NamedTuple):
 
 
 class PortAccess(NamedTuple):
-    """What a service may want to see, and how it is trusted."""
+    """The credentials for a service, and how it is trusted."""
 
     token: str
     """Empty: that of a service that this user has started on this machine, if it is one."""
@@ -95,7 +95,7 @@ class OperatorPort:
         try:
             connection, target = self._connection()
         except (ValueError, http.client.InvalidURL) as error:
-            raise UnreachableError(f"that is no URL such as http://localhost:{_PORT}") from error
+            raise UnreachableError(f"not a URL such as http://localhost:{_PORT}") from error
         try:
             headers = {} if body is None else {"Content-Type": "application/json"}
             connection.request(verb, path, body, {"Accept": "application/json"} | headers | self._token(connection))
@@ -184,7 +184,7 @@ class OperatorPort:
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _client_certificate(self, alert: str) -> str:
-        """Why the service ended TLS by this alert: as a rule it asks for client certificates."""
+        """The reason why the service ended TLS by this alert: as a rule it asks for client certificates."""
         reason = alert.lower().replace("_", " ")
         if self._access.files.cert is None:
             return f"it ends the connection ({reason}); if it asks for a client certificate, --cert names one"
@@ -285,7 +285,7 @@ def who() -> str:
 
 
 def _is_no_tls(error: OSError) -> bool:
-    """Whether the bytes of the server, which are no alert, are not TLS."""
+    """Whether the bytes of the server, which are not an alert, are not TLS."""
     certificate = isinstance(error, ssl.SSLCertVerificationError)
     return isinstance(error, ssl.SSLError) and not certificate and "ALERT" not in (error.reason or "")
 

@@ -1,4 +1,4 @@
-"""Why a gRPC target does not respond: a probe of the port shows which protocol it speaks.
+"""Finds out why a gRPC target does not respond: a probe of the port shows which protocol it speaks.
 
 The error messages of grpcio's C++ core say neither that nor what to do.
 """
@@ -26,7 +26,7 @@ def why_no_answer(target: str, trust: Trust | None, seconds: float) -> str:
 
 
 def connection_error(error: OSError, target: str, seconds: float) -> str:
-    """Why the connection failed."""
+    """The reason why the connection failed."""
     match error:
         case socket.gaierror():
             return f"the name {target.rpartition(':')[0]} is not known"

@@ -65,7 +65,7 @@ def one_descriptor(entries: Sequence[Entry | None], command: str) -> Entries:
     """The entries of the only descriptor, or none; a usage error if there are several."""
     found = descriptors(entries) if entries else [()]
     if len(found) > 1:
-        raise click.UsageError(f"{command} takes one descriptor; ask for another one apart")
+        raise click.UsageError(f"{command} takes one descriptor; give another one in a second call")
     return found[0]
 
 

@@ -159,7 +159,7 @@ def _variables_of(address: object, settings: Settings) -> str:
 def _on_signal(app: App, stop: asyncio.Event, number: signal.Signals, seconds: float) -> None:
     """Stop at the first signal; exit at the second, or when the stop takes longer than `seconds`."""
     if stop.is_set():
-        log.warning("second signal: leaving at once")
+        log.warning("second signal: exiting immediately")
         app.abandon()
         os._exit(128 + number)
     exit_within(seconds, 1, partial(_abandon, app, seconds))
@@ -167,5 +167,5 @@ def _on_signal(app: App, stop: asyncio.Event, number: signal.Signals, seconds: f
 
 
 def _abandon(app: App, seconds: float) -> None:
-    log.error("not stopped within %g s: leaving", seconds)
+    log.error("shutdown timed out after %g s: exiting", seconds)
     app.abandon()

@@ -1,4 +1,4 @@
-"""How every command finds settings and rules: by the flags, variables and `.env` file of `ratelimit serve`."""
+"""Finds settings and rules for every command: by the flags, variables and `.env` file of `ratelimit serve`."""
 
 import os
 import sys
@@ -71,7 +71,7 @@ def read_book(settings: Settings) -> RuleBook:
 
 
 def read_region_options(env_file: Path | None) -> RegionOptions:
-    """What the settings say of regions, for a command that has no counters, as if there were a home Redis."""
+    """The settings' options of regions, for a command that has no counters, as if there were a home Redis."""
     return regions_of(read_settings({}, env_file, Section.REGIONS)[0])
 
 

@@ -127,7 +127,7 @@ def _by_policy(outcomes: Json) -> str:
 
 
 def _unlimited(status: Json) -> Iterator[str]:
-    """What is not limited because the rules say nothing about it, with what is asked most by name."""
+    """Lines about what the rules do not limit, with what is asked most by name."""
     if requests := status["calls"]["outcomes"]["unlimited"]:
         yield f"{plural(requests, 'request')} since the start"
     for words, asked in (
@@ -153,7 +153,7 @@ def _rules(status: Json) -> str:
 
 
 def _gauges(rules: Sequence[Json]) -> Gauges:
-    """Those of all rules together; of an older service there are none."""
+    """The gauges of all rules together; of an older service there are none."""
     found = NO_GAUGES
     for rule in rules:
         found = found.merge(Gauges(**{name: rule[name] for name in Gauges._fields if name in rule}))

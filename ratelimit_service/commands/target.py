@@ -20,7 +20,7 @@ class Trust(NamedTuple):
     key: Path | None
 
     def context(self) -> ssl.SSLContext:
-        """What a client of gRPC connects with. OSError, such as ssl.SSLError, if a file cannot be used."""
+        """The SSL context for a client of gRPC. OSError, such as ssl.SSLError, if a file cannot be used."""
         context = ssl.create_default_context(cafile=self.ca)
         if self.cert is not None:
             context.load_cert_chain(self.cert, self.key)
@@ -42,7 +42,7 @@ def tls_options(command: _Command) -> _Command:
 
 
 def trust_of(*, tls: bool, ca: Path | None, cert: Path | None, key: Path | None) -> Trust | None:
-    """What these options mean; None: no TLS."""
+    """The trust that these options give; None: no TLS."""
     return Trust(ca, cert, key) if tls or ca or cert else None
 
 
@@ -61,11 +61,11 @@ def check_target(target: str) -> None:
     try:
         check_host(host)
     except ValueError as error:
-        raise click.UsageError(f"{host} is no name of a host") from error
+        raise click.UsageError(f"{host} is not a valid host name") from error
 
 
 def check_host(host: str) -> None:
-    """ValueError if this can be no name of a host: to connect to it would raise that, and no OSError."""
+    """Raise ValueError if this is not the name of a host: to connect to it would raise that, not an OSError."""
     host.encode("idna")
 
 

@@ -1,4 +1,4 @@
-"""What commands print: colours on a terminal, and only there, and no control characters of others.
+"""The output of commands: colours on a terminal, and only there, and no control characters of others.
 
 Rules files, clients, services and arguments may have an ESC or a U+009B in their texts, which would command a terminal.
 So every command prints by `echo` and `echo_json`. NO_COLOR (https://no-color.org) turns colours off.

@@ -115,7 +115,7 @@ def command(
     view = View({}, {}, [port.url for port in ports], order)
     if not (once or json_wanted):
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise click.UsageError("this is no terminal: add --once or --json")
+            raise click.UsageError("output is not a terminal: add --once or --json")
         _show(ports, view, interval)
         return
     _measure(ports, view, interval)
@@ -167,7 +167,7 @@ class Poller:
             if now["edition"] == self._described.get("edition"):
                 return read_sample(now, self._described)
             self._described = self._port.status_rules()
-        raise StoreError("its rules changed again and again meanwhile")
+        raise StoreError("its rules kept changing; try again")
 
 
 def _measure(ports: Sequence[OperatorPort], view: View, interval: int) -> None:

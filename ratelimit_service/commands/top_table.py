@@ -1,4 +1,4 @@
-"""What `ratelimit top` shows: rates of rules between two samples of a service, and the descriptors that are refused."""
+"""The table of `ratelimit top`: rates of rules between two samples of a service, and refused descriptors."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class RuleName(NamedTuple):
 
 
 class RuleCounts(NamedTuple):
-    """What a rule has counted since the service started, as cost; or per second. With what its policy answered."""
+    """The counts of a rule since the service started, as cost; or per second. With what its policy answered."""
 
     hits: float
     refused: float
@@ -65,7 +65,7 @@ class TopKeys(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What a service said, and when: a time of its clock, in seconds."""
+    """The counts that a service sent, and when: a time of its clock, in seconds."""
 
     at: float
     started: float
@@ -90,7 +90,7 @@ class Rates(NamedTuple):
 
 @dataclass
 class View:
-    """What is known of all instances: rates by URL, or why there are none."""
+    """The state of all instances: rates by URL, or why there are none."""
 
     rates: dict[str, Rates]
     unreachable: dict[str, str]
@@ -117,7 +117,7 @@ def read_sample(now: Mapping[str, Any], described: Mapping[str, Any]) -> Sample:
         calls = now["calls"]["total"]
         return Sample(now["now"], now["started"], calls, rules, limits, gauges, _read_top(now["hot"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"its /status/now is of another version: {error} is not as this command knows it") from error
+        raise StoreError(f"unsupported /status/now (version mismatch): {error}") from error
 
 
 def _read_top(hot: Mapping[str, Any]) -> TopKeys:

@@ -1,1 +1,1 @@
-"""What a request charges, and what comes of it."""
+"""The limiter: plans what a request charges, and judges it."""

@@ -1,4 +1,4 @@
-"""The log of hits, by which the hottest descriptors are found. Hot path.
+"""The log of hits, by which the hottest descriptors are found.
 
 A hit counts once, whatever its cost: that is the caller's word, and one hit of four billion would be hotter than all
 others together. It costs a look at the length of a list, and an append while there is room. Ten times a second `fold`

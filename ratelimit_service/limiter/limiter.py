@@ -101,12 +101,12 @@ class Limiter:
 
     @property
     def ban_summary(self) -> BanSummary:
-        """For the page."""
+        """The bans for the page."""
         return self.bans.summary()
 
     @property
     def gauges(self) -> Mapping[Tally, Gauges]:
-        """What is true of rules now, by their tallies, where that is anything."""
+        """The gauges of rules now, by their tallies, of those that have any."""
         found = dict(self.store.leased())
         for rule in () if self._book is None else self._book.measured:
             if rule.measured is not None and (gauges := rule.measured.gauges()) != NO_GAUGES:
@@ -170,13 +170,13 @@ class Limiter:
         try:
             return self._judge(plan) if error is None else self._judge_failed(plan, error)
         except Exception:
-            log.exception("a request could not be judged")
+            log.exception("a request could not be decided")
             self.totals.service_errors += 1
             plan.domain.failed += 1
-            return RpcError(Status.INTERNAL, "the request could not be judged")
+            return RpcError(Status.INTERNAL, "the request could not be decided")
 
     def _judge_failed(self, plan: Plan, error: StoreError) -> Verdict | RpcError:
-        """What a request ends with that the store could not decide, and no policy did."""
+        """The error of a request that the store could not decide, and no policy did."""
         if isinstance(error, TooHeavyError):
             self.totals.service_errors += 1
             plan.domain.failed += 1

@@ -363,7 +363,7 @@ def _without_rules(
 
 
 def _without_address(request: Request, address_keys: Collection[str], tally: DomainTally) -> Sequence[TallyIncrement]:
-    """Counts the descriptors with a value that is no address, of a key whose values are compared as addresses."""
+    """Counts the descriptors with a value that is not an address, of a key whose values are compared as addresses."""
     return [
         (tally, "no_address", 1)
         for descriptor in request.descriptors
@@ -372,7 +372,7 @@ def _without_address(request: Request, address_keys: Collection[str], tally: Dom
 
 
 def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook, work: PatternWork | None) -> Sequence[str]:
-    """For each descriptor why nothing limits it, empty where something does."""
+    """The reasons why nothing limits a descriptor, one for each, empty where something does."""
     return [
         "" if hit is not None else why_unlimited(book, request.domain, descriptor.entries, work)
         for hit, descriptor in zip(hits, request.descriptors, strict=True)
@@ -380,7 +380,7 @@ def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook, wor
 
 
 def _too_many_limits(most: int) -> RpcError:
-    wrong = f"the request meets more limits than it may, the most is {most} (REQUEST_MAX_HITS)"
+    wrong = f"the request matches more than {most} limits (REQUEST_MAX_HITS)"
     return RpcError(Status.INVALID_ARGUMENT, wrong)
 
 

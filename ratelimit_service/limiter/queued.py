@@ -43,7 +43,7 @@ _REMEMBERED: Final = SECOND
 
 
 class FullQueue(NamedTuple):
-    """When a queue has a place again, and when it is empty if no other hit comes, by the steady clock."""
+    """The times when a queue has a place again, and when it is empty if no other hit comes, by the steady clock."""
 
     place: int
     empty: int

@@ -46,10 +46,10 @@ class Refusal(NamedTuple):
 
 
 class RefusalSource(Protocol):
-    """What keeps refusals."""
+    """A part that keeps refusals."""
 
     def drain(self) -> Sequence[Refusal]:
-        """Those since the last time."""
+        """Remove and return the refusals since the last time."""
 
 
 class RefusalSums:
@@ -128,7 +128,7 @@ class RefusalLog:
 
 
 def _refusal(verdict: Verdict, now: int) -> Refusal | None:
-    """What is kept of a refused request: the last limit that refuses it by itself, else its first quota."""
+    """The record of a refused request: the last limit that refuses it by itself, else its first quota."""
     over = [hit for hit in verdict.hits if hit is not None and hit.limit is not NO_LIMIT and hit.over]
     if not over:
         return None

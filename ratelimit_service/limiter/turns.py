@@ -46,7 +46,7 @@ MAX_TURNS: Final = 200_000
 
 MARGIN: Final = 2_000
 """Microseconds for the way back to the caller, beside the store's answers. Envoy lets a request pass when the answer
-comes after its timeout: a queue that answers late is no limit."""
+comes after its timeout: a queue that answers late is not a limit."""
 
 _SLACK: Final = 1000
 """What has gone stays in a list until as much of it is left, and so much more. A client may ask and go away again and
@@ -123,7 +123,7 @@ class _Line:
         self.measured.waiting += number
 
     def offset(self, seen: int, now: int) -> int:
-        """What to add to a moment of the store: the smallest offset of late, since that reply had the least delay."""
+        """Microseconds to add to a time of the store: the smallest recent offset, as its reply had the least delay."""
         if seen - self.best_before > _CLOCK_STEP:
             self.best = self.best_before = seen
         elif now - self.since > _OFFSET_SECONDS:
@@ -174,12 +174,12 @@ class TurnQueues:
 
     @property
     def requests(self) -> int:
-        """How many wait for their turn."""
+        """The number of requests that wait for their turn."""
         return len(self._waiting)
 
     @property
     def due(self) -> int | None:
-        """When the next turn comes."""
+        """The time when the next turn comes."""
         return self._heap[0].due if self._heap else None
 
     def begin(self, answer: Callable[[bool], None], size: int, caller: bytes) -> Waiting | None:
@@ -195,7 +195,7 @@ class TurnQueues:
         return Waiting(answer, size, caller)
 
     def longest_wait(self, timeout: int) -> int:
-        """How long a request whose caller gives it that long may wait for its turn, behind the store's answer."""
+        """The time that a request whose caller gives it that long may wait for its turn, behind the store's answer."""
         return max(0, timeout - MARGIN - 2 * self._store_time)
 
     def decided(self, asked: int) -> int:
@@ -301,7 +301,7 @@ class TurnQueues:
             self._timer = None
 
     def metrics(self) -> Sequence[Metric]:
-        """How many wait, how long they did, and what became of those that did not."""
+        """Metrics of requests that wait, of how long they did, and of those that did not."""
         return (
             gauge("ratelimit_queue_requests", "Requests that wait in queues for their turn.", self.requests),
             gauge("ratelimit_queue_bytes", "Estimated size of the requests that wait, or may have to.", self.bytes),

@@ -102,7 +102,7 @@ OnVerdict = Callable[[Verdict | RpcError], None]
 
 
 def tightest_of(hits: Sequence[Hit]) -> Hit:
-    """Of the limits of one descriptor: the denied one with the longest wait, else the first with the least left."""
+    """The tightest limit of a descriptor: the denied one with the longest wait, else the first with the least left."""
     return min(hits, key=_left)
 
 

@@ -26,7 +26,7 @@ _LONGEST: Final = 64
 
 
 def parse_address(text: str) -> int | None:
-    """The number of the address; None if the text is no address. Of an operator's network, that of its first one."""
+    """The number of the address; None if the text is not one. Of an operator's network, that of its first address."""
     if text.__class__ is Address and "/" in text:
         network = parse_network(text)
         return None if network is None else network.low
@@ -140,7 +140,7 @@ def _network(number: int, bits: int) -> Network:
 
 
 def canonical(value: str) -> str:
-    """An address in its canonical text; whatever is no address as it is."""
+    """An address in its canonical text; whatever is not an address as it is."""
     number = parse_address(value)
     return value if number is None else Address(address_text(number))
 
@@ -152,7 +152,7 @@ def canonical_network(value: str) -> str:
 
 
 def address_names(value: str, lengths: Iterable[int]) -> Iterator[str]:
-    """What an address, or a network, may be called; no other text has such a name.
+    """The names of an address, or a network; no other text has such a name.
 
     Its canonical text, and of the networks with prefixes of these lengths those that contain it.
     """
@@ -189,7 +189,7 @@ def _network_text(network: Network) -> str:
 
 
 def by_prefix(ipv4: int, ipv6: int) -> Callable[[str], str]:
-    """How addresses are counted by the prefixes of these lengths; whatever is no address is counted as it is.
+    """A function that counts addresses by prefixes of these lengths; what is not an address is counted as it is.
 
     A network of one address is counted as the address.
     """

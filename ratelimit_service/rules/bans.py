@@ -69,7 +69,7 @@ class Ban:
 
     @property
     def key(self) -> str:
-        """What identifies it: there is one ban for a domain and a set of entries."""
+        """The key that identifies it: there is one ban for a domain and a set of entries."""
         return key_of(self.domain, self.entries)
 
     @property
@@ -130,7 +130,7 @@ def hidden(book: RuleBook, domain: str, entries: Entries) -> Entries:
 
 def _hidden(book: RuleBook, domain: str, entry: tuple[str, str]) -> tuple[str, str]:
     if _is_shared(book, domain, entry):
-        return entry  # it names a pattern or a list, which is no secret
+        return entry  # it names a pattern or a list, which is not a secret
     plain = canonical([entry])
     [found] = book.shown_anywhere(plain) if domain == EVERY_DOMAIN else book.shown(domain, plain)
     return found
@@ -152,7 +152,7 @@ def check_fits(book: RuleBook, domain: str, entries: Entries) -> str:
         shown = _hidden(book, domain, entry)
         words = quoted(entries_in_words((shown,)))
         if is_cut(entry):
-            raise BanError(f"{words} is a part of what is too long to show: name the whole value")
+            raise BanError(f"{words} is cut, because it is too long to show: give the whole value")
         if _is_shared(book, domain, entry):
             continue
         if "*" in entry[1]:
@@ -242,7 +242,7 @@ def read_ban(text: str | bytes) -> Ban:
         entries = [(entry["key"], entry["value"]) for entry in found["entries"]]
         until, lifted_by = found["until"], found.get("lifted_by", "")
         if not all(isinstance(part, str) for entry in entries for part in entry):
-            raise BanError("an entry of it is no text")
+            raise BanError("an entry is not a string")
         ban = Ban(
             found["domain"],
             _ordered(entries),
@@ -254,7 +254,7 @@ def read_ban(text: str | bytes) -> Ban:
         )
         whole = all(isinstance(number, int) for number in (ban.until, ban.made))
         if not whole or not all(isinstance(one, str) for one in (ban.domain, ban.why, ban.who, lifted_by)):
-            raise BanError("a field of it has another type")
+            raise BanError("a field has the wrong type")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BanError("it is not the JSON of a ban") from error
     _check(ban)
@@ -266,7 +266,7 @@ def _check(ban: Ban) -> None:
     if not ban.domain:
         raise BanError("the domain is empty: name one, or * for every domain")
     if not ban.entries:
-        raise BanError("a ban needs an entry, KEY=VALUE: without one it would be of everything")
+        raise BanError("a ban needs an entry, KEY=VALUE: without one it would ban everything")
     if any(not key for key, _ in ban.entries):
         raise BanError("the key of an entry is empty")
     if not ban.why:
@@ -274,13 +274,13 @@ def _check(ban: Ban) -> None:
     if len(ban.why) > MAX_WHY_LENGTH or not ban.why.isprintable():
         raise BanError(f"why is one line of at most {MAX_WHY_LENGTH} printable characters")
     if ban.until != FOR_EVER and not 0 < ban.until <= _LATEST:
-        raise BanError("it ends at a time that does not exist")
+        raise BanError("its end is not a valid time")
     try:
         size = len(ban.text.encode())
     except UnicodeEncodeError as error:
-        raise BanError("it has a character that UTF-8 does not have") from error
+        raise BanError("it has a character that cannot be written as UTF-8") from error
     if size > MAX_BYTES:
-        raise BanError(f"the ban has {size:,} bytes as JSON, and the most is {MAX_BYTES:,}")
+        raise BanError(f"the ban has {size:,} bytes as JSON, the maximum is {MAX_BYTES:,}")
 
 
 def _name(who: str) -> str:
@@ -294,20 +294,18 @@ def _whole_seconds(moment: int) -> int:
 
 def too_many() -> BanError:
     """The error where a ban would be one too many."""
-    return BanError(
-        f"there are {MAX_BANS:,} bans, the most there may be: lift some, or write a rule with a list of values"
-    )
+    return BanError(f"there are {MAX_BANS:,} bans, the maximum: lift some, or write a rule with a list of values")
 
 
 class BanSummary(NamedTuple):
-    """What the page shows of the bans in force."""
+    """The bans in force as the page shows them."""
 
     total: int
     newest: Sequence[Ban]
 
 
 class Denial:
-    """How the hits of a ban are answered: by one rule and one decision for all, which `Bans.sweep` keeps up to date."""
+    """The answer to hits of a ban: by one rule and one decision for all, which `Bans.sweep` keeps up to date."""
 
     __slots__ = ("decision", "rule")
 
@@ -344,7 +342,7 @@ class Bans:
         """The lengths that some have: a request has a name for each."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of bans."""
         return len(self.by_key)
 
     def get(self, key: str) -> Ban | None:
@@ -357,7 +355,7 @@ class Bans:
         return sorted(found, key=_made, reverse=True)
 
     def summary(self) -> BanSummary:
-        """How many there are, and the last ones made; found again after a change alone."""
+        """The number of bans, and the last ones made; found again after a change alone."""
         if self._summary is None:
             self._summary = BanSummary(len(self), nlargest(MAX_SHOWN, self.by_key.values(), key=_made))
         return self._summary
@@ -377,7 +375,7 @@ class Bans:
         return found
 
     def denial(self, ban: Ban) -> Denial:
-        """How the hits of this ban are answered."""
+        """The answer to hits of this ban."""
         found = self._denials.get(ban)
         if found is None:
             found = self._denials[ban] = Denial(ban, self.clock())

@@ -1,4 +1,4 @@
-"""The rulebook: all rules, compiled so that a match costs one dictionary look-up per entry. Hot path.
+"""The rulebook: all rules, compiled so that a match costs one dictionary look-up per entry.
 
 A book is immutable; a reload makes a new one. Matching is envoyproxy's. At each level the entry's `key_value` is tried,
 then the wildcards in the order of the file, then the key alone. There is no backtracking. The rule is that of the node

@@ -74,7 +74,7 @@ def _is_of_key(name: str, key: str) -> bool:
 
 
 def _ranked(node: Node, key: str, text: str) -> Iterator[tuple[Rank, str, str, Node | None]]:
-    """What the entry is compared with at the level, each with its rank, name and kind."""
+    """The names and tests that the entry is compared with at the level, each with its rank, name and kind."""
     by_name = ((text, EXACT, "exact"), (key, KEY_ALONE, "key"))
     for name, match, kind in by_name:
         if name not in node.children or node.children[name].fit is not None:
@@ -116,7 +116,7 @@ def _why_not(node: Node, value: str) -> str:
         contains = f"{network} contains it"
         return f"does not fit: {contains}" if fit.negated else f"not taken: {contains}, and so does a longer prefix"
     if fit.kind == "range" and parse_address(value) is None:
-        return "does not fit: is no address"
+        return "does not fit: is not an address"
     return f"does not fit: {_said(fit, fit.negated)}"
 
 
@@ -130,7 +130,7 @@ def _network_of(fit: Fit, value: str) -> Network | None:
 
 
 def _said(fit: Fit, matches: bool) -> str:
-    """That a value matches what it is compared with, or does not."""
+    """The words for a value that matches what it is compared with, or does not."""
     if fit.kind in ("pattern", "regex"):
         return f"{'matches' if matches else 'does not match'} {fit.words}"
     return f"is {'one' if matches else 'none'} of {fit.words}" if fit.kind == "list" else f"is in none of {fit.words}"

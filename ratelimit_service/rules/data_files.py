@@ -89,9 +89,7 @@ class DataFiles:
         if path in self.files:
             return self.files[path]
         if name.endswith((".yaml", ".yml")):
-            report.add(
-                at, f"{key} {shown} has a name of rules files, and would be read as rules too; name it otherwise"
-            )
+            report.add(at, f"{key} {shown} is named like a rules file, and would be read as one; rename it")
             return None
         own = self._reports.get(path)
         if own is None:
@@ -107,7 +105,7 @@ class DataFiles:
             report.add(at, f"{key} {shown} cannot be read: {(error.strerror or str(error)).lower()}")
             return None
         except ValueError:  # open() refuses a path with a NUL
-            report.add(at, f"{key} {shown} is no path")
+            report.add(at, f"{key} {shown} is not a path")
             return None
         before = self._previous.get(path)
         try:
@@ -124,7 +122,7 @@ class DataFiles:
         return found
 
     def report_of(self, file: DataFile) -> Report:
-        """For what is wrong with the file's values where they are used; `file.places()` has the positions."""
+        """The report for problems of the file's values where they are used; `file.places()` has the positions."""
         return self._reports[file.path]
 
     @property

@@ -25,7 +25,7 @@ _CUT: Final = re.compile("…[0-9a-f]{16}\\Z")
 
 
 class NameParts(NamedTuple):
-    """What a name tells."""
+    """The parts of a name."""
 
     domain: str
     """Of the request."""
@@ -69,7 +69,7 @@ def key_without_counter(rule: Rule, domain: str, entries: Entries) -> str:
 
 
 def read_descriptor_name(name: str) -> NameParts:
-    """What the name tells."""
+    """Split a name into its parts."""
     levels, _, key = name.partition("||")
     of_any, levels = levels.startswith("|"), levels.removeprefix("|")
     domain, *parts = key.split("|")

@@ -1,4 +1,4 @@
-"""Which limits lease: an instance may charge units of their hot counters in advance, and spend them without Redis."""
+"""Limits that lease: an instance may charge units of their hot counters in advance, and spend them without Redis."""
 
 from typing import Final, NamedTuple
 
@@ -13,7 +13,7 @@ LEAST: Final = 4
 
 
 class LeaseOptions(NamedTuple):
-    """What the operator says of leases."""
+    """The operator's options of leases."""
 
     auto: bool = False
     """Limits lease if the rules do not say whether they do."""
@@ -26,7 +26,7 @@ NO_LEASES: Final = LeaseOptions()
 
 
 def lease_options(settings: Settings) -> LeaseOptions:
-    """What the settings say."""
+    """The options of leases in the settings."""
     # In memory there is nothing to save, and on envoyproxy's counters its instances count too.
     able = settings.backend_type is Backend.REDIS and settings.key_format is KeyFormat.OWN
     return LeaseOptions(settings.leases is LeaseMode.AUTO, settings.lease_max_share if able else 0.0)
@@ -39,7 +39,7 @@ def most_leased(limit: Limit, share: float) -> int:
 
 
 def why_not_leased(algorithm: Algorithm, limit: Limit, together: int) -> str:
-    """Why a limit does not lease, whatever the rules say; empty if it does."""
+    """The reason why a limit does not lease, whatever the rules say; empty if it does."""
     if limit.kind.why_not_leased:
         return limit.kind.why_not_leased
     if not algorithm.leases:

@@ -28,7 +28,7 @@ class Lookup(NamedTuple):
     """Makes the digests, if the values are secret."""
 
     def entry(self, value: str) -> tuple[str, str] | None:
-        """What an entry with this value becomes; None if it stays as it is."""
+        """The entry that one with this value becomes; None if it stays as it is."""
         name = self.listed(value) or self.otherwise
         return None if name is None else (self.becomes, name)
 

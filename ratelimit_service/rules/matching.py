@@ -1,4 +1,4 @@
-"""What the descriptors of one level match by, compiled: a search costs look-ups, not a test of each. Hot path.
+"""The matchers of one level's descriptors, compiled: a search costs look-ups, not a test of each.
 
 A level that envoyproxy could have needs no more than names and `Wildcards`. As soon as one of its descriptors has a
 priority, or a `Fit` of its own, `Matchers` searches the whole level. Of all descriptors that match an entry it takes
@@ -56,7 +56,7 @@ class Wildcards(Generic[T]):
         """Whether some must be looked for in the text."""
 
     def find(self, text: str, work: PatternWork | None = None) -> T | None:
-        """What the first pattern, in the order given, that matches `text` leads to.
+        """The node of the first pattern, in the order given, that matches `text`.
 
         Raises TooLongError if that is more work than may be done, and a request may be refused for what it finds.
         """
@@ -90,7 +90,7 @@ class Wildcards(Generic[T]):
         return found
 
     def _matching(self, text: str, work: PatternWork) -> "Iterator[_Pattern[T]]":
-        """Of the patterns with the same ends the first that matches."""
+        """The first that matches of the patterns with the same ends."""
         length = len(text)
         for start, end, by_ends in self._shapes:
             alike = by_ends.get((text[:start], text[length - end :])) if start + end <= length else None
@@ -165,11 +165,11 @@ class Table(Generic[K, T]):
         self._count = len(self._parts)
 
     def get(self, key: K) -> T | None:
-        """What is stored by the key, or None."""
+        """The entry stored by the key, or None."""
         return self._parts[hash(key) % self._count].get(key)
 
     def setdefault(self, key: K, value: T) -> T:
-        """What is stored by the key; the value, if that is nothing yet."""
+        """The entry stored by the key; the value, if there is none yet."""
         return self._parts[hash(key) % self._count].setdefault(key, value)
 
     def __iter__(self) -> Iterator[K]:
@@ -221,12 +221,12 @@ class Ranges(Generic[T]):
             self._items.append(item)
 
     def find(self, address: int) -> T | None:
-        """What the longest prefix of this address leads to, or None."""
+        """The node of the longest prefix of this address, or None."""
         return self._items[bisect_right(self._starts, address) - 1]
 
 
 def _sorted(networks: Iterable[tuple[Network, T]]) -> Iterator[tuple[Network, T]]:
-    """By address, a prefix before those inside of it."""
+    """Sort by address, a prefix before those inside of it."""
     # Sorted in pieces: one call that sorts 100,000 would stop all threads for as long.
     left = iter(networks)
     pieces = []
@@ -242,7 +242,7 @@ def _address_order(networked: tuple[Network, object]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What the values of a descriptor's key are compared with, other than envoyproxy's `value`."""
+    """The test for values of a descriptor's key, other than envoyproxy's `value`."""
 
     key: str
     kind: str
@@ -278,14 +278,14 @@ class Fit:
         return bool(found) is not self.negated
 
     def pieces(self) -> Iterator[object]:
-        """What is large in it, to be freed piece by piece."""
+        """The large objects in it, to be freed piece by piece."""
         yield from self.networks
         if self.values is not None:
             yield from self.values.parts()
 
 
 def _entry(value: str, hash_value: Callable[[str], str] | None) -> str | int:
-    """What a list has for this value."""
+    """The entry of a list for this value."""
     if hash_value is not None:
         return hash_value(canonical(value))
     address = parse_address(value)
@@ -312,7 +312,7 @@ N = TypeVar("N", bound=Matchable)
 
 
 def standing(node: Matchable, order: int, first: dict[tuple[str, int], int]) -> int:
-    """Where a node stands in the order of the file: networks of one key and priority do where the first of them does.
+    """The place of a node in the order of the file: networks of one key and priority do where the first of them does.
 
     So the longest prefix wins whatever stands between them. `first` has these places; `order` is the node's own.
     """
@@ -455,7 +455,7 @@ class Matchers(Generic[N]):
 
     @property
     def hidden(self) -> Iterator[tuple[N, N, str | int]]:
-        """Of each list with a value that another list has too: its node, the node tried before, and such a value."""
+        """Lists with a value that another one has too: of each its node, the node tried before, and such a value."""
         for of_key in self._by_key.values():
             yield from of_key.hidden.values()
 

@@ -1,4 +1,4 @@
-"""What one request may cost where its values are tried with patterns: each of them takes time for each byte. Hot path.
+"""The cost of one request where its values are tried with patterns: each of them takes time for each byte.
 
 Values come from clients, and may have 60 KB through Envoy. A pattern is a regular expression, or has text between two
 `*`. The work is counted as bytes times patterns, so that the same request costs the same everywhere.
@@ -25,7 +25,7 @@ _LARGE_SHARE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class PatternBounds:
-    """What the patterns of one request may cost."""
+    """The bounds on what the patterns of one request may cost."""
 
     regex_length: int = 8192
     """Bytes of a value that a regex is tried on: what web servers take of a header at most (nginx, Apache)."""
@@ -71,7 +71,7 @@ class PatternWork:
         most = longest_value(weight, self._bounds)
         if length > most:
             large = " that is large" if weight > 1 else ""
-            message = f"a value of {length:,} bytes is compared with a regex{large}, for which {most:,} are the most"
+            message = f"a value of {length:,} bytes is compared with a regex{large}, for which {most:,} are the maximum"
             raise TooLongError(message, "REGEX_MAX_VALUE_LENGTH")
         self.spend(length * weight)
 

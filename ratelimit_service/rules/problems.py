@@ -29,7 +29,7 @@ class LintWarning(NamedTuple):
 
     @property
     def note(self) -> Problem:
-        """Where, and what, for those who may know it already."""
+        """The place and the text, for readers who may know it already."""
         return Problem(self.path, self.line, self.column, self.message)
 
 
@@ -84,7 +84,7 @@ class Report:
         self._problems: dict[Problem, None] = {}
 
     def place(self, at: Positioned) -> Place:
-        """Where that is, for all messages and pages."""
+        """The place for all messages and pages."""
         if isinstance(at, Place):
             return at
         if self.pointers:
@@ -92,7 +92,7 @@ class Report:
         return Place(self.path, at.line, at.column)
 
     def within(self, at: Positioned) -> str:
-        """Where that is in this document, for a message about another place of it."""
+        """The place in this document, for a message about another place of it."""
         return self.pointers[at.line] if self.pointers else f"{at.line}:{at.column}"
 
     def add(self, at: Positioned, message: str) -> None:

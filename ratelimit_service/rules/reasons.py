@@ -1,4 +1,4 @@
-"""Why a request matches the rules that it matches, or none: the walk through the book, step by step.
+"""Explains why a request matches the rules that it matches, or none: the walk through the book, step by step.
 
 `why_unlimited` is cheap, because it runs where calls are answered: for the debug log, and for callers that ask.
 `explain` looks further: for `ratelimit explain` and the console. Both show digests in place of secret values.
@@ -270,7 +270,7 @@ def _described_rule(matched: MatchedRule, now: int) -> dict[str, Any]:
 
 
 def _described_regions(rule: Rule) -> dict[str, Any]:
-    """How the regions share the limit, and what may go wrong; without numbers if they do not here."""
+    """Describe how the regions share the limit, and what may go wrong; without numbers if they do not here."""
     regions = rule.limit.regions if rule.limit else None
     floor = rule.limit.floor if rule.limit else None
     return {
@@ -338,7 +338,7 @@ _MAX_NAMED = 5
 
 
 def _hints(root: Domain, walk: Sequence[Node], entries: Entries, work: PatternWork) -> Iterator[str]:
-    """What the author probably meant. `walk` is the domain's node and those that the first entries matched."""
+    """Hints at what the author probably meant. `walk` is the domain's node and those that the first entries matched."""
     last, matched = walk[-1], len(walk) - 1
     other = in_another_order(root, entries, _MAX_TRIED, work)
     entries = root.secrets.hide(entries)
@@ -414,7 +414,7 @@ _MAX_TRIED_IN_A_CALL: Final = 50
 
 
 def why_unlimited(book: RuleBook, domain: str, entries: Entries, work: PatternWork | None = None) -> str:
-    """Why no rule applies to the entries: where the walk through the book ended."""
+    """The reason why no rule applies to the entries: where the walk through the book ended."""
     work = work or unbounded()
     root = book.root(domain)
     if root is None:

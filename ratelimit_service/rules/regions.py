@@ -1,4 +1,4 @@
-"""How regions share a limit: what each of them gets, and what cannot be shared."""
+"""Shares a limit between regions: what each of them gets, and what cannot be shared."""
 
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -13,7 +13,7 @@ from ratelimit_service.settings.fields import Backend
 
 
 class RegionOptions(NamedTuple):
-    """What the operator says of regions."""
+    """The operator's options of regions."""
 
     number: int = 1
     place: int = 0
@@ -29,19 +29,19 @@ ONE_REGION: Final = RegionOptions()
 
 
 def region_options(settings: Settings) -> RegionOptions:
-    """What the settings say."""
+    """The options of regions in the settings."""
     may_share = settings.backend_type is Backend.REDIS
     return regions_of(settings)._replace(may_share=may_share, has_home=settings.home_redis is not None)
 
 
 def regions_of(settings: Settings) -> RegionOptions:
-    """What they say of the regions alone: as if there were a home Redis, wherever counters are."""
+    """The same of the regions alone: as if there were a home Redis, wherever counters are."""
     regions = settings.regions
     return RegionOptions(len(regions), regions.index(settings.region)) if regions else ONE_REGION
 
 
 def why_not_shared(mode: RegionMode, algorithm: Algorithm, limit: Limit, together: int) -> str:
-    """Why regions cannot share such a limit in this way, whatever its numbers are; empty if they can."""
+    """The reason why regions cannot share such a limit in this way, whatever its numbers are; empty if they can."""
     if mode is RegionMode.SPLIT:
         return ""
     if mode is RegionMode.CENTRAL and limit.kind.may_be_central:
@@ -52,7 +52,7 @@ def why_not_shared(mode: RegionMode, algorithm: Algorithm, limit: Limit, togethe
 
 
 def why_not_lent(algorithm: Algorithm, limit: Limit) -> str:
-    """Why such a limit of some requests cannot be granted, if `why_not_shared` says nothing; empty if it can."""
+    """The reason why such a limit cannot be granted, if `why_not_shared` says nothing; empty if it can."""
     return leased.problem(algorithm, leased.member(limit, 2, 0)) or ""
 
 
@@ -67,20 +67,18 @@ def too_small(limit: Limit, mode: RegionMode, number: int) -> str:
 
 
 def wrong_floor(limit: Limit, floor: int, number: int) -> str:
-    """What is wrong with a floor of so many percent for each region; empty if nothing is."""
+    """The problem with a floor of so many percent for each region; empty if nothing is."""
     if floor * number >= 100:
         most = f"write {99 // number}% or less" if number < 100 else "take floor away"
         return f"floor: {number} regions keep {floor * number}% of the limit, and nothing is left to lease; {most}"
     least = min(limit.requests, limit.burst or limit.requests)
     if least * floor < 100:
-        return (
-            f"floor: {floor}% of {least:,} is less than 1; write {-(-100 // max(1, least))}% or more, or take it away"
-        )
+        return f"floor: {floor}% of {least:,} is less than 1; write {-(-100 // max(1, least))}% or more, or remove it"
     return ""
 
 
 def needs_home(mode: RegionMode) -> str:
-    """What is wrong with a limit that is shared so, where there is no home Redis."""
+    """The problem with a limit that is shared so, where there is no home Redis."""
     return f"regions: {mode} needs the Redis that all regions share: set HOME_REDIS_URL"
 
 
@@ -102,7 +100,7 @@ def shared(limit: Limit, mode: RegionMode, options: RegionOptions, floor: int = 
 
 
 def worst_case(rule: Rule) -> tuple[str, ...]:
-    """What the regions allow together at most, which hits wait, and what a region does that is cut off."""
+    """Sentences on what the regions allow together at most, which hits wait, and what a region does that is cut off."""
     limit = rule.limit
     if limit is None or not rule.regions:
         return ()

@@ -1,4 +1,4 @@
-"""What a response has beside the decision, for the callers behind Envoy: the options of a domain. Hot path."""
+"""The options of a domain for what a response has beside the decision, for the callers behind Envoy."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -31,7 +31,7 @@ class Jitter(NamedTuple):
     """Microseconds, whatever the wait is."""
 
     def of(self, wait: int, share: int) -> int:
-        """What to add to a wait, for a random share below SHARES."""
+        """The jitter to add to a wait, for a random share below SHARES."""
         return (wait * self.percent // 100 + self.most) * share // SHARES
 
 
@@ -40,7 +40,7 @@ NO_JITTER: Final = Jitter()
 
 @dataclass(frozen=True, slots=True)
 class ResponseOptions:
-    """Which headers, body and metadata the responses of a domain have."""
+    """The headers, body and metadata that the responses of a domain have."""
 
     headers: tuple[str, ...] = ()
     """Of HEADERS."""
@@ -73,7 +73,7 @@ def response_options(settings: Settings) -> ResponseOptions:
 
 
 def response_in_words(options: ResponseOptions) -> list[str]:
-    """What responses have beside the decision."""
+    """The words for what responses have beside the decision."""
     found = []
     if options.headers:
         found.append(f"headers {', '.join(options.headers)}")

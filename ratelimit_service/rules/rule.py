@@ -1,4 +1,4 @@
-"""A rule: one limit of the rules file, with everything about it that is known when the file is read. Hot path."""
+"""A rule: one limit of the rules file, with everything about it that is known when the file is read."""
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -236,7 +236,7 @@ def changed_entries(rule: Rule, entries: Entries) -> Entries:
 
 
 def shared_entries(rule: Rule, entries: Entries) -> Iterator[tuple[str, str]]:
-    """In place of each entry whose values share a counter, the one that stands for all of them."""
+    """The entries, with the one that stands for all in place of each whose values share a counter."""
     for level, (key, _) in zip(rule.levels, entries, strict=False):  # a default has one level for all entries
         if level.shared is not None and not rule.default:
             yield level.key or key, level.shared

@@ -28,16 +28,16 @@ class Window(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """Why a window cannot have this length; empty when it can."""
+        """The reason why a window cannot have this length; empty when it can."""
         if self.microseconds < 1:
-            return "is no length of time"
+            return "is not a length of time"
         if self.microseconds > MAX_WINDOW:
             return f"is longer than {MAX_WINDOW // Unit.YEAR.window} years"
         return ""
 
 
 def read_window(text: str) -> Window | None:
-    """The window of a text such as `minute`, `5 minutes` or `90s`; None for what is no duration of whole seconds."""
+    """The window of a text such as `minute`, `5 minutes` or `90s`; None for what is not a duration of whole seconds."""
     if unit := UNITS.get(text.lower()):
         return Window(unit, None)
     match = _WINDOW.fullmatch(text)

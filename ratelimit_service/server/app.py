@@ -47,7 +47,7 @@ class App:
 
     @property
     def addresses(self) -> Sequence[Address]:
-        """Where gRPC listens."""
+        """The addresses on which gRPC listens."""
         return self._engine.addresses
 
     async def start(self) -> None:
@@ -90,7 +90,7 @@ class App:
 
     def reload(self) -> None:
         """Load the rules soon, changed or not: SIGHUP."""
-        log.info("rules are loaded again: asked for by SIGHUP", extra=about("reload_asked", who="SIGHUP"))
+        log.info("reloading rules (SIGHUP)", extra=about("reload_asked", who="SIGHUP"))
         self._loading.reload()
 
     def abandon(self) -> None:
@@ -105,7 +105,7 @@ class App:
 
 
 def grpc_addresses(settings: Settings) -> list[Address]:
-    """Where gRPC is to listen."""
+    """The addresses on which gRPC is to listen."""
     if settings.grpc_uds:
         return [Unix(settings.grpc_uds)]
     return [Tcp(host, settings.grpc_port) for host in settings.grpc_host]

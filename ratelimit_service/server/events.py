@@ -1,4 +1,4 @@
-"""What happened to the service since its start: the newest of its log lines that have an event, in bounds.
+"""The events of the service since its start: the newest of its log lines that have one, in bounds.
 
 Each line that `about` makes an event comes here too, whatever LOG_LEVEL is, those of workers over their channels. So an
 event is written once, as a log line, and its values are shown as they are logged: secret ones as digests.
@@ -76,7 +76,7 @@ class Event:
         self.bytes = 0
 
     def as_json(self) -> str:
-        """What `/status/past` shows of it."""
+        """The event as `/status/past` shows it."""
         shown = {"kind": self.kind, "from": self.since, "until": self.until, "what": self.what, "who": self.who}
         return json.dumps(shown | {"details": self.details})
 

@@ -1,4 +1,4 @@
-"""What happened lately: sixty minutes of domains and rules, and the last minute of calls, as differences of counts.
+"""The recent history: sixty minutes of domains and rules, and the last minute of calls, as differences of counts.
 
 The counts are those that metrics show, of all workers where there are several. `look` compares them with those of its
 last look, so no call costs more, and a reload of rules loses nothing.
@@ -70,7 +70,7 @@ class Snapshot(NamedTuple):
 
 
 class LastMinute(NamedTuple):
-    """What happened since the oldest snapshot that is at most a minute old."""
+    """The counts since the oldest snapshot that is at most a minute old."""
 
     seconds: float
     calls: int
@@ -82,7 +82,7 @@ class LastMinute(NamedTuple):
 
 
 class History:
-    """What happened lately in the service."""
+    """The recent history of the service."""
 
     def __init__(self, state: ServiceState, clock: Clock = steady_clock) -> None:
         self.domains = MinuteSums[str](_WIDTH, MAX_DOMAINS, OTHER[0])
@@ -101,7 +101,7 @@ class History:
 
     @property
     def running_seconds(self) -> float:
-        """How much of the running minute has passed."""
+        """The seconds of the running minute that have passed."""
         return (self._clock() - self._started) % MINUTE / SECOND
 
     def look(self) -> None:
@@ -121,7 +121,7 @@ class History:
             await self._look_at_rules()
 
     def latency(self, share: float, minutes: int) -> Sequence[float]:
-        """In how many seconds this share of the calls of each of the last minutes was answered; 0 without calls."""
+        """The seconds in which this share of the calls of each of the last minutes was answered; 0 without calls."""
         if _CALLS not in self._latency.keys:
             return [0] * minutes
         columns = [row[-minutes:] for row in self._latency.rows(_CALLS)]
@@ -161,7 +161,7 @@ class History:
         await self._catch_up()
         if domain not in self.domains.keys:
             if all(name != domain for name, _ in self._state.counted.domains.items()):
-                raise RpcError(Status.NOT_FOUND, f"no rules are, or were, for domain {domain}; /status has the domains")
+                raise RpcError(Status.NOT_FOUND, f"domain {domain} has no rules, and had none; /status lists domains")
             _check_room(self.domains, domain, f"{MAX_DOMAINS} other domains", "its requests are among those of `other`")
             return {}
         return named(OUTCOMES, self.domains.rows(domain))
@@ -244,7 +244,7 @@ async def rule_named(book: RuleBook | None, domain: str, name: str) -> Rule:
             await asyncio.sleep(0)
         if rule.domain == domain and _is_named(rule.path, domain, name):
             return rule
-    raise RpcError(Status.NOT_FOUND, f"domain {domain} has no rule {name}; /status/rules has their paths")
+    raise RpcError(Status.NOT_FOUND, f"domain {domain} has no rule {name}; /status/rules lists their paths")
 
 
 def _with(numbers: Numbers, tally: Tally) -> Numbers:

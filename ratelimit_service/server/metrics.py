@@ -238,7 +238,7 @@ def _domain_metrics(domains: DomainSums) -> Iterator[Metric]:
         (
             DOMAIN_NUMBERS.index("no_address"),
             "ratelimit_not_an_address_total",
-            "Descriptors with a value that is no address, of a key whose rules compare or count addresses.",
+            "Values that are not IP addresses, of keys whose rules compare or count addresses.",
         ),
         (DOMAIN_NUMBERS.index("banned"), "ratelimit_banned_descriptors_total", "Descriptors that a ban denied."),
         (

@@ -36,7 +36,7 @@ class MinuteSums(Generic[Key]):
 
     @property
     def keys(self) -> Sequence[Key]:
-        """Those with sums of their own, and `other`."""
+        """The keys with sums of their own, and `other`."""
         return tuple(self._rings)
 
     @property
@@ -62,7 +62,7 @@ class MinuteSums(Generic[Key]):
                 self.total = tuple(map(add, self.total, grown))
 
     def rows(self, key: Key) -> Iterator[Sequence[int]]:
-        """For each count its growth in each minute, the oldest first; the last minute is the running one."""
+        """The growth of each count in each minute, the oldest first; the last minute is the running one."""
         return self._rings[key].rows(self._minute)
 
     def saw(self, key: Key) -> bool:

@@ -18,7 +18,7 @@ from ratelimit_service.telemetry.top_counts import TopSource
 
 
 class Counted(Protocol):
-    """What a limiter has counted, or the limiters of all workers together."""
+    """The counts of a limiter, or of the limiters of all workers together."""
 
     @property
     def book(self) -> RuleBook | None:
@@ -46,15 +46,15 @@ class Counted(Protocol):
 
     @property
     def ban_summary(self) -> BanSummary:
-        """How many bans are in force, and the last ones made."""
+        """The number of bans in force, and the last ones made."""
 
     @property
     def waits(self) -> Latency:
-        """How long requests waited for the store."""
+        """The times that requests waited for the store."""
 
     @property
     def top(self) -> TopSource:
-        """Which descriptors are asked about, and refused, most."""
+        """The descriptors that are asked about, and refused, most."""
 
     @property
     def refusals(self) -> RefusalSource:
@@ -62,11 +62,11 @@ class Counted(Protocol):
 
     @property
     def gauges(self) -> Mapping[Tally, Gauges]:
-        """What is true of rules now, by their tallies, where that is anything."""
+        """The gauges of rules now, by their tallies, of those that have any."""
 
     @property
     def store(self) -> StoreStatus:
-        """Where the counters are."""
+        """The store that has the counters."""
 
 
 class MeasuredMethod(Method, Protocol):
@@ -74,11 +74,11 @@ class MeasuredMethod(Method, Protocol):
 
     @property
     def calls(self) -> int:
-        """How many began."""
+        """The number of calls that began."""
 
     @property
     def latency(self) -> Latency:
-        """How long they took."""
+        """The times that calls took."""
 
 
 class HealthState(Protocol):
@@ -98,7 +98,7 @@ class WorkerState(Protocol):
 
     @property
     def number(self) -> int:
-        """From 1; its replacement has the same."""
+        """The number of the worker, from 1; its replacement has the same."""
 
     @property
     def pid(self) -> int:
@@ -106,11 +106,11 @@ class WorkerState(Protocol):
 
     @property
     def age_seconds(self) -> float:
-        """How long its process has run."""
+        """The seconds for which its process has run."""
 
     @property
     def restarts(self) -> int:
-        """How many processes were there before it in its place."""
+        """The number of processes before it in its place."""
 
     @property
     def ready(self) -> bool:
@@ -136,11 +136,11 @@ class Workers(Protocol):
 
     @property
     def alive(self) -> Iterable[WorkerState]:
-        """Those that run."""
+        """The workers that run."""
 
     @property
     def deaths(self) -> int:
-        """How many ended unexpectedly."""
+        """The number of workers that ended unexpectedly."""
 
     @property
     def last_deaths(self) -> Sequence[Death]:

@@ -26,7 +26,7 @@ class TopDescriptors:
         self._recent.add(self._state.counted.top.drain())
 
     def recent(self) -> tuple[TopCounts, float]:
-        """What was counted lately, and how many seconds ago that began."""
+        """The recent counts, and how many seconds ago that began."""
         self.look()
         return self._recent.counts(), self._recent.seconds
 
@@ -61,7 +61,7 @@ def of_rule(domain: str, path: str) -> Callable[[str], bool]:
 
 
 def described(name: str) -> dict[str, Any]:
-    """What the name of a descriptor and its rule tells."""
+    """The parts of the name of a descriptor and its rule, as JSON."""
     read = read_descriptor_name(name)
     return {
         "domain": CONTROL.sub("_", read.domain),

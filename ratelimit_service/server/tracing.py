@@ -61,7 +61,7 @@ def _is_installed(package: str) -> bool:
 
 
 class CallBudget:
-    """Calls that may have spans: `per_second`, of which those of a second may come at once. 0 is no limit.
+    """Calls that may have spans: `per_second`, of which those of a second may come at once. 0 is not a limit.
 
     Each caller may ask for a span, and one takes longer than the call itself, even before it is exported.
     """
@@ -150,7 +150,7 @@ class Tracing:
             loop = asyncio.get_running_loop()
             await asyncio.wait_for(loop.run_in_executor(DaemonExecutor(), self._provider.shutdown), _STOP_SECONDS)
         except TimeoutError:
-            log.warning("the last spans are lost: the collector did not take them in time")
+            log.warning("the last spans are lost: the collector did not accept them in time")
 
 
 def _exporter(protocol: TracingProtocol) -> "SpanExporter":

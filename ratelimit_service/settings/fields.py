@@ -1,4 +1,4 @@
-"""How a setting is declared: its section, its reader, its help text; and the names that some settings choose from."""
+"""Declares a setting: its section, its reader, its help text; and the names that some settings choose from."""
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -11,14 +11,14 @@ from ratelimit_service.settings.go_syntax import duration, integer
 
 
 class Backend(StrEnum):
-    """Where counters are kept."""
+    """The store that keeps counters."""
 
     MEMORY = "memory"
     REDIS = "redis"
 
 
 class RedisType(StrEnum):
-    """What REDIS_URL leads to."""
+    """The kind of Redis that REDIS_URL leads to."""
 
     SINGLE = "single"
     SENTINEL = "sentinel"
@@ -98,7 +98,7 @@ class LogLevel(StrEnum):
 
 
 class TracingProtocol(StrEnum):
-    """How spans are exported by OTLP."""
+    """The protocol by which spans are exported."""
 
     HTTP = "http"
     GRPC = "grpc"

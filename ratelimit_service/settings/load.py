@@ -1,4 +1,4 @@
-"""Where settings come from: flags, the environment, an `.env` file; and what is wrong or without effect in them.
+"""Loads settings from flags, the environment and an `.env` file, and reports what is wrong or without effect in them.
 
 A deployment that moves here from envoyproxy/ratelimit brings its variables along. Those that ask for a feature that is
 missing here are named in a warning at the start. The others, and those that control planes set in every pod, cause
@@ -188,7 +188,7 @@ def _read_secret_file(name: str, given: dict[str, Given], problems: list[str]) -
     if path is None or not path.text:
         return
     if name in given and given[name].text:
-        problems.append(f"{path.label}: contradicts {given[name].label}: take one of them away")
+        problems.append(f"{path.label}: contradicts {given[name].label}: remove one of them")
         return
     try:
         content = read_file(path.text, _MAX_SECRET_BYTES + 1)

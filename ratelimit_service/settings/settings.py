@@ -92,7 +92,7 @@ def _read_token(given: SecretStr) -> SecretStr:
     """A secret that a header can carry."""
     token = _read_secret(given)
     if re.search(r"[^!-~]", token.get_secret_value()):
-        raise ValueError("has other characters than ASCII's visible ones; `openssl rand -hex 32` makes a good one")
+        raise ValueError("has characters that are not visible ASCII; `openssl rand -hex 32` makes a good one")
     return token
 
 

@@ -19,7 +19,7 @@ ZERO_LIMIT: Final = Limit(0, Unit.SECOND, SECOND)
 
 
 class OnCounter(Protocol):
-    """Where is counted: by which rule, and under which name."""
+    """A counter to charge: by which rule, and under which name."""
 
     @property
     def rule(self) -> Rule:
@@ -120,12 +120,12 @@ class Hit:
 
     @property
     def exceeds_by(self) -> int:
-        """How many were let through above the limit, of those that `exceed` allows; below 0 what is left of it."""
+        """The number let through above the limit, of those that `exceed` allows; below 0 what is left of it."""
         return self.limit.exceed - self.decision.remaining
 
     @property
     def remaining(self) -> int:
-        """What is left of the limit, without what may exceed it."""
+        """The part of the limit that is left, without what may exceed it."""
         remaining = self.decision.remaining
         exceed = self.limit.exceed
         if not exceed:

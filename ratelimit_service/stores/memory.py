@@ -296,7 +296,7 @@ class MemoryStore:
 
     @property
     def counters(self) -> int:
-        """How many counters there are, with expired ones that are not swept yet."""
+        """The number of counters, with expired ones that are not swept yet."""
         return sum(map(len, self._segments))
 
     async def close(self) -> None:

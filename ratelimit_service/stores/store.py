@@ -46,7 +46,7 @@ class StoreStatus(Protocol):
 
     @property
     def counters(self) -> int:
-        """How many counters it has."""
+        """The number of counters that it has."""
 
     @property
     def evicted(self) -> int:
@@ -62,7 +62,7 @@ class StoreStatus(Protocol):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What is wrong with the settings of several regions, in words."""
+        """The problems between the settings of several regions, in words."""
 
 
 class BanStore(Protocol):
@@ -114,7 +114,7 @@ class Store(StoreStatus, Protocol):
         """Units of the counter of this name that this process has charged in advance, and not spent."""
 
     def leased(self) -> Mapping[Tally, Gauges]:
-        """What this process has so charged, by the tallies of rules."""
+        """The counters and units that this process has so charged, by the tallies of rules."""
 
     def metrics(self) -> Sequence[Metric]:
         """Metrics that only this kind of store has."""

@@ -1,1 +1,1 @@
-"""What the operating system gives: time, addresses, files, threads."""
+"""The services of the operating system: time, addresses, files, threads."""

@@ -31,7 +31,7 @@ Address = Tcp | Unix
 
 
 def from_here(address: Address) -> str:
-    """What a client on this machine connects to."""
+    """The address that a client on this machine connects to."""
     if isinstance(address, Tcp) and address.host in _EVERY_HOST:
         return f"localhost:{address.port}"
     return str(address)

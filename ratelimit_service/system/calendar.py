@@ -86,7 +86,7 @@ class Calendar:
         return edges
 
     def local_text(self, moment: int) -> str:
-        """What the clocks of the zone show, such as `2026-11-15 00:00:00+01:00`."""
+        """The time that the clocks of the zone show, such as `2026-11-15 00:00:00+01:00`."""
         return datetime.fromtimestamp(moment // SECOND, self._zone).isoformat(" ")
 
     def _edges_at(self, now: int) -> Edges:
@@ -176,20 +176,20 @@ def _read_start(unit: str, text: str) -> tuple[int, int]:
             found = re.fullmatch("([0-9]{1,2}):([0-9]{2})", text)
             if found and int(found[1]) < 24 and int(found[2]) < 60:
                 return 0, int(found[1]) * 60 + int(found[2])
-            raise ValueError('is no time of day, such as "06:00"')
+            raise ValueError('is not a time of day, such as "06:00"')
         case "week":
             return 0, WEEKDAYS.index(text)
         case "month":
             if re.fullmatch("[0-9]{1,2}", text) and 1 <= int(text) <= 31:
                 return 0, int(text)
-            raise ValueError("is no day of a month, 1 to 31")
+            raise ValueError("is not a day of a month, 1 to 31")
     found = re.fullmatch("([0-9]{1,2})-([0-9]{1,2})", text)
     if not found or not 1 <= int(found[1]) <= 12 or not int(found[2]):
-        raise ValueError('is no month and day, such as "04-06"')
+        raise ValueError('is not a month and day, such as "04-06"')
     month, day = int(found[1]), int(found[2])
     days = monthrange(_LEAP_YEAR, month)[1]
     if day > days:
-        raise ValueError(f"is no date: month {month} has {days} days at most")
+        raise ValueError(f"is not a date: month {month} has {days} days at most")
     return month - 1, day
 
 

@@ -33,7 +33,7 @@ _KINDS: Final = {
 def read_file(path: str | Path, size: int = -1) -> bytes:
     """The bytes of a regular file; with `size`, at most that many, from its beginning.
 
-    OSError when it cannot be read; when it is no regular file, `strerror` says what it is and what to do.
+    OSError when it cannot be read; when it is not a regular file, `strerror` says what it is and what to do.
     """
     _ensure_regular(path, Path(path).stat())  # before it is opened: to open a device may start what it does
     # Without O_NONBLOCK, what became a pipe since then would wait for a writer, for ever if there is none.
@@ -58,7 +58,7 @@ class BoundedRead(Generic[T]):
         self._reading: Future[T] | None = None
 
     def now(self, patience_seconds: float = PATIENCE_SECONDS) -> T:
-        """What `read` returns or raises; TimeoutError while it hangs, from the second time on without a wait."""
+        """Return or raise what `read` does; TimeoutError while it hangs, from the second time on without a wait."""
         if self._reading is None or self._reading.done():
             reading = self._reading = self._executor.submit(self._read)
             try:
@@ -70,7 +70,7 @@ class BoundedRead(Generic[T]):
 
 
 class Change(Enum):
-    """What `ReloadedFiles.refresh` found, to be logged once."""
+    """The result of `ReloadedFiles.refresh`, to be logged once."""
 
     LOADED = auto()
     """The files have changed, and are used."""
@@ -81,7 +81,7 @@ class Change(Enum):
 
 
 class ReloadedFiles(Generic[Contents, T]):
-    """What was loaded from a few files, loaded again when they change.
+    """An object loaded from a few files, and loaded again when they change.
 
     `read` returns what they hold, and `load` makes of it what is used; `reload` does so for files that have changed,
     and may refuse more. All may raise OSError or StartError, and so does the constructor.

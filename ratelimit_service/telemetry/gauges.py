@@ -1,4 +1,4 @@
-"""What is true of a rule now, or was lately, where a tally says what was counted: as gauges. Pure."""
+"""Gauges: numbers of a rule that are true now or were lately, where a tally has counts. Pure."""
 
 from typing import Final, NamedTuple
 
@@ -6,7 +6,7 @@ from ratelimit_service.system.clock import MINUTE, SECOND, Clock, steady_clock
 
 
 class Gauges(NamedTuple):
-    """Of one rule, in one process or in several."""
+    """The gauges of one rule, in one process or in several."""
 
     leased: int = 0
     """Counters of which units are held, charged in the store in advance."""
@@ -69,7 +69,7 @@ class Peak:
 
 
 class Measured:
-    """What a process measures of a rule that has a queue, is of places, or is elastic."""
+    """The numbers that a process measures of a rule that has a queue, is of places, or is elastic."""
 
     __slots__ = ("longest_wait", "on_loan", "places_taken", "waiting")
 

@@ -36,7 +36,7 @@ class Exemplar(NamedTuple):
 
 
 class Latency:
-    """How many calls took how long: a histogram."""
+    """A histogram of the times that calls took."""
 
     __slots__ = ("_counts", "exemplars", "nanoseconds")
 

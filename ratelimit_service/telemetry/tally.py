@@ -201,7 +201,7 @@ class DomainTally:
         self.unmatched = 0
         """Descriptors, not requests."""
         self.no_address = 0
-        """Descriptors with a value that is no address, of a key whose values are compared or counted as addresses."""
+        """Descriptors with a value that is not an address, of a key whose values are to be addresses."""
         self.banned = 0
         """Descriptors that a ban denied."""
         self.too_long = 0

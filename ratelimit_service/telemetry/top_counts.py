@@ -44,7 +44,7 @@ class TopCounts(NamedTuple):
 
     @property
     def error(self) -> float:
-        """By how much the hits of a name may be too high."""
+        """The most by which the hits of a name may be too high."""
         return self.allowed.error + self.refused.error
 
     def most_hits(self, most: int, wanted: Callable[[str], bool]) -> list[TopDescriptor]:
@@ -65,7 +65,7 @@ class TopCounts(NamedTuple):
 
 
 class TopSource(Protocol):
-    """What counts hits."""
+    """A part that counts hits."""
 
     def drain(self) -> TopCounts:
         """Everything that was counted since the last time."""
@@ -97,7 +97,7 @@ class RecentTop:
 
     @property
     def seconds(self) -> float:
-        """How long ago the counts began."""
+        """The seconds since the counts began."""
         return (self._clock() - self._before_began) / SECOND
 
     def add(self, counts: TopCounts) -> None:

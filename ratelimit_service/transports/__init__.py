@@ -1,4 +1,4 @@
-"""What carries gRPC, by the name TRANSPORT gives it. To add one: its module, one case here."""
+"""The transports of gRPC, by the names of TRANSPORT. To add one: its module, one case here."""
 
 from ratelimit_service.settings import Settings
 from ratelimit_service.transports.options import GrpcOptions

@@ -305,7 +305,7 @@ def _is_failure(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, grpc.aio.InternalError):
         return True
-    log.debug("a client has gone before its response: %s", record.getMessage())
+    log.debug("a client disconnected before its response: %s", record.getMessage())
     return False
 
 

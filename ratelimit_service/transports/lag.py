@@ -1,4 +1,4 @@
-"""How late the event loop is, measured and as a metric: what takes long in it delays all calls."""
+"""The lag of the event loop, measured and as a metric: what takes long in it delays all calls."""
 
 import asyncio
 from time import perf_counter_ns
@@ -11,7 +11,7 @@ _PERIOD_SECONDS: Final = 0.5
 
 
 def of_lag(lag: Latency) -> Metric:
-    """What was measured, as a metric."""
+    """The metric of the measured lag."""
     text = "Delay of a timer of the event loop, measured twice a second; calls waited as long."
     return histogram("ratelimit_loop_lag_seconds", text, lag)
 

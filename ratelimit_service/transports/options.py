@@ -1,4 +1,4 @@
-"""What an operator may choose about a gRPC transport. Times are microseconds; 0 means no limit."""
+"""The options of an operator for a gRPC transport. Times are microseconds; 0 means no limit."""
 
 from dataclasses import dataclass, fields
 from typing import Self

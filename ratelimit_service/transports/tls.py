@@ -24,7 +24,7 @@ _NO_CHECK_TIME: Final = 0x200000
 
 
 class Pems(NamedTuple):
-    """What the files hold."""
+    """The contents of the files."""
 
     cert: bytes
     key: bytes
@@ -50,12 +50,12 @@ class Certificates:
             log.warning("certificate %s: %s", tls.cert, problem)
 
     def current(self) -> Pems:
-        """What to use for a new connection: another object if the files have changed and are good; never raises."""
+        """The context for a new connection: another one if the files have changed and are good; never raises."""
         match self._files.refresh():
             case Change.LOADED:
-                log.info("certificate loaded again from %s", self._tls.cert)
+                log.info("certificate reloaded from %s", self._tls.cert)
             case Change.RESTORED:
-                log.info("certificate %s is again the one in use", self._tls.cert)
+                log.info("the certificate file %s matches the certificate in use again", self._tls.cert)
             case Change.REFUSED:
                 problem = self._files.problem
                 text = self._not_read(problem) if isinstance(problem, TimeoutError) else problem
@@ -152,7 +152,7 @@ def _dates(server: ssl.SSLContext, pems: Pems) -> Dates:
 
 
 def _out_of_date(dates: Dates) -> str:
-    """What is wrong with them now, if anything."""
+    """The problem with their dates now, if there is one."""
     now = time()
     if dates is None:
         return ""

@@ -1,4 +1,4 @@
-"""TLS of the http2 transport and of the operator's port: a session per connection, bytes in and bytes out. Hot path.
+"""TLS of the http2 transport and of the operator's port: a session per connection, bytes in and bytes out.
 
 RFC 9113, 9.2: TLS 1.2 or newer, no compression, no renegotiation, and of TLS 1.2 only the ciphers that appendix A
 leaves.
@@ -114,7 +114,7 @@ class TlsSession:
         return len(self._raw) + (self._longest_in + self._longest_out) * 4 // 3  # BUF_MEM_grow
 
     def take_empty(self) -> int:
-        """How many records without data came since this was called last."""
+        """The number of records without data since this was called last."""
         count, self.empty = self.empty, 0
         return count
 
@@ -162,7 +162,7 @@ class TlsSession:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_records(self, raw: bytes, at: int, pieces: list[bytes]) -> int:
-        """How far the bytes were read."""
+        """Read records; returns how far the bytes were read."""
         end = len(raw)
         for _ in range(MAX_RECORDS):
             if end - at < _HEAD:
@@ -222,7 +222,7 @@ class TlsSession:
 
 
 def tls_failure(error: ssl.SSLError, what: str) -> str:
-    """Why TLS failed, for the operator."""
+    """The reason why TLS failed, for the operator."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate of the client is not accepted: {error.verify_message}"
     reason = error.reason or str(error)

@@ -14,7 +14,7 @@ from ratelimit_service.telemetry.metric import Metric, counter, gauge
 
 
 class Transport(Protocol):
-    """What carries methods."""
+    """A transport carries methods."""
 
     async def start(
         self, methods: Sequence[Method], streams: Sequence[StreamMethod], addresses: Sequence[Address]
@@ -58,17 +58,17 @@ INTERNAL: Final = RpcError(Status.INTERNAL, "internal error; the log of the serv
 UNREAD: Final = RpcError(Status.RESOURCE_EXHAUSTED, "the client leaves too many answers unread")
 UNFINISHED: Final = RpcError(Status.DEADLINE_EXCEEDED, "the client takes too long to finish its message")
 STOPPING: Final = RpcError(Status.UNAVAILABLE, "the service is stopping")
-EXPIRED: Final = RpcError(Status.DEADLINE_EXCEEDED, "the deadline is over")
+EXPIRED: Final = RpcError(Status.DEADLINE_EXCEEDED, "the deadline has passed")
 
 
 def too_large(size: int, most: int) -> RpcError:
     """The error of a call whose response is larger than a transport may send."""
-    return RpcError(Status.RESOURCE_EXHAUSTED, f"the answer has {size} bytes, the most is {most}")
+    return RpcError(Status.RESOURCE_EXHAUSTED, f"the answer has {size} bytes, the maximum is {most}")
 
 
 def not_admitted(wanted: str) -> RpcError:
     """The error of every call of a client whose certificate does not bear the required name."""
-    return RpcError(Status.UNAUTHENTICATED, f"the certificate of the client does not bear the name {wanted}")
+    return RpcError(Status.UNAUTHENTICATED, f"the certificate of the client does not have the name {wanted}")
 
 
 def percent_encoded(text: str) -> str:

@@ -220,7 +220,7 @@ def test_too_many_wrong_tokens_are_refused_with_the_time_to_wait(
     assert f"\nratelimit_http_wrong_tokens_total {len(wrong) - 1}\n" in metrics
     assert "\nratelimit_http_tokens_refused_total 1\n" in metrics
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    line = "tokens are refused unseen for a while, after too many wrong ones (from 127.0.0.1)"
+    line = "too many wrong tokens: rejecting all tokens from this address for now (from 127.0.0.1)"
     assert lines[1:] == [f"{line}; logged at most once a minute"]
 
 
@@ -365,4 +365,4 @@ def test_rules_are_loaded_again_by_those_who_may(tmp_path: Path, caplog: pytest.
             watching.cancel()
 
     assert (refused.status, before, asked.status) == (401, 1, 202)
-    assert "rules are loaded again: asked for by POST /reload from 127.0.0.1" in caplog.messages
+    assert "reloading rules (POST /reload from 127.0.0.1)" in caplog.messages

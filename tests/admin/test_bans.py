@@ -132,20 +132,20 @@ def test_there_is_nothing_to_lift(service: Service) -> None:
         (b"\xff", "it is not JSON"),
         (b"[" * 10_000, "it is not JSON"),
         ([], "it is not a JSON object"),
-        ({}, "it has the fields domain, entries, for, who, why, and who may be left out"),
+        ({}, "it has the fields domain, entries, for, who, why, and who is optional"),
         (BAN | {"until": 1}, "it has the fields"),
-        (BAN | {"for": 3600}, "domain, for, who, why are texts"),
-        (BAN | {"who": None}, "are texts"),
-        (BAN | {"entries": "user=ada"}, "entries is a list such as"),
-        (BAN | {"entries": {}}, "entries is a list such as"),
-        (BAN | {"entries": [{"key": "user"}]}, "entries is a list such as"),
-        (BAN | {"entries": [{"key": "user", "value": "a", "more": 1}]}, "entries is a list such as"),
+        (BAN | {"for": 3600}, "domain, for, who, why must be strings"),
+        (BAN | {"who": None}, "must be strings"),
+        (BAN | {"entries": "user=ada"}, "entries must be a list such as"),
+        (BAN | {"entries": {}}, "entries must be a list such as"),
+        (BAN | {"entries": [{"key": "user"}]}, "entries must be a list such as"),
+        (BAN | {"entries": [{"key": "user", "value": "a", "more": 1}]}, "entries must be a list such as"),
         (BAN | {"entries": []}, "a ban needs an entry"),
         (BAN | {"entries": [{"key": "user", "value": "\ud800"}]}, "UTF-8"),
-        (BAN | {"entries": [{"key": "user", "value": "x" * 5000}]}, "the most is 2,000"),
+        (BAN | {"entries": [{"key": "user", "value": "x" * 5000}]}, "the maximum is 2,000"),
         (
             BAN | {"entries": [{"key": "user", "value": "a\u20260123456789abcdef"}]},
-            "is a part of what is too long to show",
+            "is cut, because it is too long to show",
         ),
         (BAN | {"domain": ""}, "the domain is empty"),
         (BAN | {"for": "soon"}, '"soon" is not a duration such as 10s'),
@@ -233,7 +233,7 @@ def test_there_are_no_more_than_the_bound_and_the_last_ones_are_listed(service: 
     found = listed(service)
 
     assert refused.status == 400
-    assert "there are 10,000 bans, the most there may be" in refused.text
+    assert "there are 10,000 bans, the maximum" in refused.text
     assert again.status == 200
     assert (found["total"], len(found["bans"])) == (10_000, 1000)
     assert found["bans"][0]["why"] == "once more"

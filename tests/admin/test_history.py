@@ -259,7 +259,7 @@ def test_the_last_hour_of_a_rule_is_the_cost_of_its_hits_by_what_came_of_it(serv
     ("query", "status", "says"),
     [
         ("", 400, "/status/history?domain=D"),
-        ("?domain=shopp", 404, "no rules are, or were, for domain shopp"),
+        ("?domain=shopp", 404, "domain shopp has no rules, and had none"),
         ("?domain=shop&rule=users", 404, "domain shop has no rule users"),
         ("?domain=shop&rule=", 404, "domain shop has no rule ;"),
         ("?domain=sho%1bp", 404, r"domain sho\u001bp"),

@@ -161,7 +161,7 @@ def test_where_the_store_cannot_be_reached_the_caller_and_the_log_are_told(
 
     assert (reply.status, reply.text) == (503, "counters cannot be reset: connection refused\n")
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-        "counters of user=ada in domain shop may not be reset, as eve from 127.0.0.1 asked: connection refused"
+        "resetting user=ada in domain shop for eve from 127.0.0.1 failed, perhaps in part: connection refused"
     ]
 
 
@@ -169,11 +169,11 @@ def test_where_the_store_cannot_be_reached_the_caller_and_the_log_are_told(
     ("body", "wrong"),
     [
         (b"{", "the body is not a reset of counters: it is not JSON"),
-        ({"domain": "shop"}, "it has the fields domain, entries, who, and who may be left out"),
+        ({"domain": "shop"}, "it has the fields domain, entries, who, and who is optional"),
         ({"domain": "shop", "entries": []}, "a reset needs a domain and an entry"),
         ({"domain": "", "entries": entries("user=ada")}, "a reset needs a domain and an entry"),
         ({"domain": "shop", "entries": [{"key": "user", "value": "\ud800"}]}, "UTF-8"),
-        ({"domain": "shop", "entries": [{"key": "user", "value": 1}]}, "entries is a list such as"),
+        ({"domain": "shop", "entries": [{"key": "user", "value": 1}]}, "entries must be a list such as"),
     ],
 )
 def test_a_wrong_body_is_refused_with_the_reason(tmp_path: Path, body: Any, wrong: str) -> None:

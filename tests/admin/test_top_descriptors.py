@@ -83,5 +83,5 @@ def test_half_a_rule_is_an_error(asked: Service, query: str) -> None:
 
     assert (reply.status, reply.text) == (
         400,
-        "say of which rule: /status/hot?domain=D&rule=PATH, or /status/hot for all\n",
+        "name a rule: /status/hot?domain=D&rule=PATH, or /status/hot for all\n",
     )

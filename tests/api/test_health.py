@@ -173,7 +173,7 @@ def test_watchers_are_bounded_and_those_that_leave_make_room() -> None:
 
     assert refused.error is not None
     assert refused.error.status == Status.RESOURCE_EXHAUSTED
-    assert refused.error.message == "10000 calls watch already, the most there may be"
+    assert refused.error.message == "there are 10000 Watch calls, the maximum"
     assert admitted.messages == [SERVING]
 
 

@@ -59,27 +59,27 @@ UNITS = "SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), YEAR (6), WEEK (7
         (encoded(), "rate limit descriptor list must not be empty"),
         (encoded(overriding(0)), f"descriptors[0].limit.unit is 0, not one of {UNITS}"),
         (encoded(overriding(99)), f"descriptors[0].limit.unit is 99, not one of {UNITS}"),
-        (encoded(overriding(1, 0)), "descriptors[0].limit.unit_multiplier is 0, too few or too many"),
-        (encoded(overriding(6, 2**32 - 1)), "descriptors[0].limit.unit_multiplier is 4294967295, too few or too many"),
+        (encoded(overriding(1, 0)), "descriptors[0].limit.unit_multiplier is 0, out of range"),
+        (encoded(overriding(6, 2**32 - 1)), "descriptors[0].limit.unit_multiplier is 4294967295, out of range"),
         (
             encoded(*[descriptor(("user", "ada"))] * 257),
-            "the request has 257 descriptors, the most is 256 (REQUEST_MAX_DESCRIPTORS)",
+            "the request has 257 descriptors, the maximum is 256 (REQUEST_MAX_DESCRIPTORS)",
         ),
         (
             encoded(descriptor(*[("user", "ada")] * 1537)),
-            "the descriptors have 1537 entries, the most is 1536 (REQUEST_MAX_ENTRIES)",
+            "the descriptors have 1537 entries, the maximum is 1536 (REQUEST_MAX_ENTRIES)",
         ),
         (
             encoded(*[descriptor(*[("user", "ada")] * 6)] * 255, descriptor(*[("user", "ada")] * 7)),
-            "the descriptors have 1537 entries, the most is 1536 (REQUEST_MAX_ENTRIES)",
+            "the descriptors have 1537 entries, the maximum is 1536 (REQUEST_MAX_ENTRIES)",
         ),
         (
             encoded(descriptor(("user", "x" * 65_537))),
-            "descriptors[0] has a key or value of 65537 characters, the most is 65536 (REQUEST_MAX_VALUE_LENGTH)",
+            "descriptors[0] has a key or value of 65537 characters, the maximum is 65536 (REQUEST_MAX_VALUE_LENGTH)",
         ),
         (
             encoded(descriptor(("user", "ada")), descriptor(("é" * 65_537, ""))),
-            "descriptors[1] has a key or value of 65537 characters, the most is 65536 (REQUEST_MAX_VALUE_LENGTH)",
+            "descriptors[1] has a key or value of 65537 characters, the maximum is 65536 (REQUEST_MAX_VALUE_LENGTH)",
         ),
     ],
 )

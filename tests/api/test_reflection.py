@@ -178,7 +178,7 @@ def test_extensions_are_found_by_number() -> None:
     ("message", "problem"),
     [
         (b"\xff", "the message is not a ServerReflectionRequest: "),
-        (b"", "the ServerReflectionRequest asks for nothing that is known here"),
+        (b"", "the ServerReflectionRequest has no known request"),
     ],
     ids=["rubbish", "empty"],
 )

@@ -55,7 +55,7 @@ def invoke(words: tuple[str, ...], **environ: str) -> tuple[int, str]:
         (("ban", "shop", "user=ada", "--for", "soon", "--why", "x"), 1, '"soon" is not a duration such as 10s'),
         (("ban", "", "user=ada", "--for", "1h", "--why", "x"), 1, "the domain is empty"),
         (("ban", "shop", "user=ada", "--for", "1h", "--why", "a\nb"), 1, "why is one line of at most 200"),
-        (("ban", "shop", f"user={CUT}", "--for", "1h", "--why", "x"), 1, "is a part of what is too long to show"),
+        (("ban", "shop", f"user={CUT}", "--for", "1h", "--why", "x"), 1, "is cut, because it is too long to show"),
     ],
 )
 def test_a_wrong_argument_is_told(redis: Redis, tmp_path: Path, words: tuple[str, ...], code: int, wrong: str) -> None:
@@ -76,7 +76,7 @@ def test_where_nothing_answers_it_says_what_is_missing(redis: Redis, tmp_path: P
             "has the bans. Name it by --at, or set REDIS_URL as for the service\n"
         )
     code, said = invoke((*BAN, "--at", "ftp://localhost"))
-    assert (code, said) == (3, "ratelimit: ftp://localhost: that is no URL such as http://localhost:6070\n")
+    assert (code, said) == (3, "ratelimit: ftp://localhost: not a URL such as http://localhost:6070\n")
     code, said = invoke((*BAN, "--url", f"localhost:{redis.port}"))  # as --at was called
     assert (code, "does not speak HTTP" in said) == (3, True)
     code, said = invoke(BAN, REDIS_URL=str(redis.socket), RULES_PATH=str(tmp_path / "none"))

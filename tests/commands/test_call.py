@@ -231,7 +231,7 @@ def test_a_port_with_tls_is_told_with_what_it_takes(tmp_path: Path, transport: s
         (["user=ada", "+"], "a descriptor is empty"),
         (["+", "user=ada"], "a descriptor is empty"),
         (["user=ada", "+", "+", "user=bob"], "a descriptor is empty"),
-        (["user=ada", "--limit", "10/0 minutes"], "'10/0 minutes': a window of 0 minutes is no length of time"),
+        (["user=ada", "--limit", "10/0 minutes"], "'10/0 minutes': a window of 0 minutes is not a length of time"),
         (["user=ada", "--limit", "many"], "'many' is not a limit such as 10/minute"),
         (["user=ada", "--hits", "-1"], "-1 is not in the range"),
     ],
@@ -255,7 +255,7 @@ def test_an_address_without_a_port_is_told_the_port() -> None:
     [
         ("http://localhost:8080", "http://localhost:8080 is a URL; write HOST:PORT of the gRPC port"),
         ("localhost:grpc", "localhost:grpc does not end with the number of a port"),
-        ("limits..internal:8081", "limits..internal is no name of a host"),
+        ("limits..internal:8081", "limits..internal is not a valid host name"),
     ],
 )
 def test_what_is_no_target_is_bad_usage(target: str, message: str) -> None:

@@ -239,7 +239,7 @@ def test_of_a_descriptor_with_several_limits_one_may_be_named(shop: Shop) -> Non
         (["shop", "--rule", "usr"], "domain shop has no rule 'usr'; did you mean shop.user?"),
         (["shop", "--rule", "free"], "rule free is unlimited: it has no counters"),
         (["shop", "--rule", "closed"], "rule closed is always denied: it has no counters"),
-        (["shop", "user=ada", "--rule", "out"], "out does not limit user=ada; `ratelimit explain` tells why"),
+        (["shop", "user=ada", "--rule", "out"], "out does not limit user=ada; `ratelimit explain` shows why"),
         (["shop", "user=a", "+", "user=b"], "counters takes one descriptor"),
         ([""], "the domain is empty"),
         (["", "--reset", "--yes"], "the domain is empty"),
@@ -267,7 +267,7 @@ def test_what_is_not_there_is_said(shop: Shop) -> None:
         "There is no counter of user=eve in domain shop: nothing is charged to it (10 requests per year).\n"
     )
     assert shop.counters("shop", "nobody=x").stdout == (
-        "No rule limits nobody=x in domain shop; `ratelimit explain` tells why.\n"
+        "No rule limits nobody=x in domain shop; `ratelimit explain` shows why.\n"
     )
     assert shop.counters("shop", "--rule", "out").stdout == "There are no counters of shop.out.\n"
 

@@ -174,9 +174,9 @@ def answering(status: int, text: str) -> Iterator[int]:
             "there is nothing at this path; there is\n\nGET /rlconfig: the rules in force\n",
             "that service is older than this command: it has no POST /explain",
         ),
-        (404, "no", f"it answers 404 to POST /explain: that is no debug port of this service; {ELSEWHERE}"),
-        (200, "<html>", f"it answers 200 to POST /explain: that is no debug port of this service; {ELSEWHERE}"),
-        (200, "{}", f"it answers 200 to POST /explain: that is no debug port of this service; {ELSEWHERE}"),
+        (404, "no", f"it answers 404 to POST /explain: that is not a debug port of this service; {ELSEWHERE}"),
+        (200, "<html>", f"it answers 200 to POST /explain: that is not a debug port of this service; {ELSEWHERE}"),
+        (200, "{}", f"it answers 200 to POST /explain: that is not a debug port of this service; {ELSEWHERE}"),
         (503, "no rate limit configuration loaded\n", "no rate limit configuration loaded"),
     ],
 )

@@ -298,8 +298,11 @@ def test_a_request_that_the_service_does_not_answer_fails_its_case(tmp_path: Pat
         (case("limit: none"), ":3:5: there is no request, such as request: plan=free user=ada"),
         (case("request: user=ada"), ":3:5: nothing is expected; write at least one of answer, limit, rule, denied,"),
         (case("request: user=ada\nlimt: none"), ':4:5: unknown key "limt"; did you mean limit?'),
-        (case("request: user=ada\nlimit: 5 per fortnight"), ':4:12: limit "5 per fortnight" is no limit such as 5 per'),
-        (case("request: user=ada\nlimit: unlimted"), ':4:12: limit "unlimted" is no limit such as 5 per minute'),
+        (
+            case("request: user=ada\nlimit: 5 per fortnight"),
+            ':4:12: limit "5 per fortnight" is not a limit such as 5 per',
+        ),
+        (case("request: user=ada\nlimit: unlimted"), ':4:12: limit "unlimted" is not a limit such as 5 per minute'),
         (case("request: user=ada\nlimit: 9999999999999999 per day"), ":4:12: limit "),
         (case("request: user=ada\nlimit: {unit: day, brust: 1}"), ':4:24: unknown key "brust"; did you mean burst?'),
         (case("request: user=ada\nlimit: {calendar: {unit: hour}}"), ':4:30: unit "hour" is not one of day, week,'),
@@ -331,7 +334,7 @@ def test_a_request_that_the_service_does_not_answer_fails_its_case(tmp_path: Pat
             case("request: user=ada\nheaders: {a: [b]}"),
             ':4:18: headers: "a" must be text, or ~ where there must be none',
         ),
-        (case("request: user=ada\nsteps: []"), ":4:5: the case has no steps; take steps away, or write one"),
+        (case("request: user=ada\nsteps: []"), ":4:5: the case has no steps; remove steps, or write one"),
         (case("request: user=ada\nsteps: [{name: x}]"), ':4:14: unknown key "name"; in a step there may be domain'),
         ("domain: [", ":2:1: is not valid YAML"),
     ],
@@ -345,7 +348,7 @@ def test_a_mistake_in_a_file_of_cases_is_reported_with_its_place(tmp_path: Path,
 
 @pytest.mark.parametrize(
     ("steps", "problem"),
-    [("[]", "4:5: the case has no steps; take steps away, or write one"),
+    [("[]", "4:5: the case has no steps; remove steps, or write one"),
      ("[1]", "4:13: steps must be a list of maps, not the number 1"),
      ("x", '4:12: steps must be a list of maps, not the text "x"')],
 )  # fmt: skip

@@ -139,4 +139,4 @@ def test_what_is_no_url_is_told(url: str) -> None:
     shown = status(url)
 
     assert shown.exit_code == 3
-    assert shown.stderr.endswith(": that is no URL such as http://localhost:6070\n")
+    assert shown.stderr.endswith(": not a URL such as http://localhost:6070\n")

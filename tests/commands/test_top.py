@@ -180,7 +180,7 @@ def test_what_is_held_waits_or_is_taken_is_shown_of_all_instances_where_there_is
 
 
 def test_another_version_is_an_error() -> None:
-    with pytest.raises(StoreError, match="its /status/now is of another version"):
+    with pytest.raises(StoreError, match="unsupported /status/now"):
         read_sample({"columns": []}, {"rules": [{}]})
 
 
@@ -237,7 +237,7 @@ def test_without_a_terminal_it_says_what_to_add() -> None:
     result = top("localhost:1")
 
     assert result.exit_code == 2
-    assert "this is no terminal: add --once or --json" in result.stderr
+    assert "output is not a terminal: add --once or --json" in result.stderr
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def test_envoy_asks_over_mutual_tls_while_the_certificate_is_renewed(
         assert set(running.statuses) == {200}, running
         assert later == [200, 200, 200]
         assert handshakes(first) == (1, 0)
-        assert f"certificate loaded again from {tmp_path / 'tls.crt'}" in service.log
+        assert f"certificate reloaded from {tmp_path / 'tls.crt'}" in service.log
 
 
 @pytest.mark.parametrize("shows", ["another name", "nothing", "plain text"])

@@ -53,11 +53,11 @@ def test_a_calendar_is_in_the_limit_with_the_nearest_unit_of_envoy(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("calendar: {unit: month, start: 32}", '4:47: start "32" is no day of a month, 1 to 31'),
-        ("calendar: {unit: day, start: 26:00}", '4:45: start "26:00" is no time of day, such as "06:00"'),
-        ("calendar: {unit: day, start: 1}", '4:45: start "1" is no time of day, such as "06:00"'),
-        ("calendar: {unit: year, start: 02-30}", '4:46: start "02-30" is no date: month 2 has 29 days at most'),
-        ("calendar: {unit: quarter, start: 15}", '4:49: start "15" is no month and day, such as "04-06"'),
+        ("calendar: {unit: month, start: 32}", '4:47: start "32" is not a day of a month, 1 to 31'),
+        ("calendar: {unit: day, start: 26:00}", '4:45: start "26:00" is not a time of day, such as "06:00"'),
+        ("calendar: {unit: day, start: 1}", '4:45: start "1" is not a time of day, such as "06:00"'),
+        ("calendar: {unit: year, start: 02-30}", '4:46: start "02-30" is not a date: month 2 has 29 days at most'),
+        ("calendar: {unit: quarter, start: 15}", '4:49: start "15" is not a month and day, such as "04-06"'),
         ("calendar: {unit: month, start: [1]}", "4:47: start must be text, not a list"),
         (
             "calendar: {unit: week, start: sunday}",
@@ -73,25 +73,25 @@ def test_a_calendar_is_in_the_limit_with_the_nearest_unit_of_envoy(
         ),
         (
             "calendar: {unit: month, zone: Europe/Brelin}",
-            '4:46: zone "Europe/Brelin" is no time zone; did you mean Europe/Berlin?',
+            '4:46: zone "Europe/Brelin" is not a time zone; did you mean Europe/Berlin?',
         ),
         (
             "calendar: {unit: month, zone: berlin}",
-            '4:46: zone "berlin" is no time zone; did you mean Europe/Berlin?',
+            '4:46: zone "berlin" is not a time zone; did you mean Europe/Berlin?',
         ),
         (
             "calendar: {unit: month, zone: ../../etc/passwd}",
-            '4:46: zone "../../etc/passwd" is no time zone; names are such as Europe/Berlin',
+            '4:46: zone "../../etc/passwd" is not a time zone; names are such as Europe/Berlin',
         ),
         ("calendar: {unit: month, zone: 1.5}", "4:46: zone must be text, and 1.5 is a number; write it in quotes"),
         ("calendar: {unit: hour}", '4:33: unit "hour" is not one of day, week, month, quarter, year'),
         ("calendar: {zone: UTC}", "4:26: calendar has no unit; write one, such as unit: month"),
         ("calendar: {unit: month, strat: 1}", '4:40: unknown key "strat"; did you mean start?'),
         ("calendar: month", '4:26: calendar must be a map, not the text "month"'),
-        ("calendar: {unit: month}, unit: month", "4:41: unit contradicts calendar: take one of them away"),
+        ("calendar: {unit: month}, unit: month", "4:41: unit contradicts calendar: remove one of them"),
         (
             "calendar: {unit: month}, unit_multiplier: 2",
-            "4:41: unit_multiplier contradicts calendar: take one of them away",
+            "4:41: unit_multiplier contradicts calendar: remove one of them",
         ),
         (
             "calendar: {unit: month}, algorithm: token_bucket",
@@ -99,7 +99,7 @@ def test_a_calendar_is_in_the_limit_with_the_nearest_unit_of_envoy(
         ),
         (
             "calendar: {unit: month}, anchor: first_request",
-            "4:49: first_request contradicts calendar: take one of them away",
+            "4:49: first_request contradicts calendar: remove one of them",
         ),
         ("calender: {unit: month}", '4:16: unknown key "calender"; did you mean calendar?'),
     ],

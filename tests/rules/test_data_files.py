@@ -171,9 +171,7 @@ def test_a_file_that_would_be_read_as_rules_is_an_error() -> None:
 
     assert files.open("keys.yaml") is None
     [problem] = files.report.problems
-    assert problem.message == (
-        'from "rules/keys.yaml" has a name of rules files, and would be read as rules too; name it otherwise'
-    )
+    assert problem.message == ('from "rules/keys.yaml" is named like a rules file, and would be read as one; rename it')
 
 
 def test_a_missing_file_is_an_error_everywhere_it_is_named() -> None:

@@ -169,7 +169,7 @@ def test_its_tally_outlives_a_reload() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("otherwise: {}", "1.yaml:2:1: otherwise has no rate_limit; write one, or take otherwise away"),
+        ("otherwise: {}", "1.yaml:2:1: otherwise has no rate_limit; write one, or remove otherwise"),
         ("otherwise: 5", "1.yaml:2:12: otherwise must be a map, not the number 5"),
         (
             "otherwise: {unit: day}",

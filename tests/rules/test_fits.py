@@ -78,7 +78,7 @@ METHODS = book(level(
         ("m", "", "m"),
         ("n", "GET", "n_values(GET)"),
         ("n", "HEAD", None),
-        ("m_values(GET,HEAD,1,yes)", "x", None),  # the name of a list is no key
+        ("m_values(GET,HEAD,1,yes)", "x", None),  # the name of a list is not a key
         ("m", "values(GET,HEAD,1,yes)", "m"),  # and not compared with values
         ("m", "writes", "m"),
     ],
@@ -114,7 +114,7 @@ NETWORKS = book(level(
         ("2001:db9::", "ip_world"),
         ("x", "ip_values(10.1.2.5,::FFFF:10.1.2.6,x)"),
         ("unknown", "ip"),
-        ("10.1.2.0/24", "ip"),  # a network is no address
+        ("10.1.2.0/24", "ip"),  # a network is not an address
     ],
 )
 def test_a_network_matches_its_addresses(value: str, name: str) -> None:
@@ -190,7 +190,7 @@ NEGATED = book(level(
         ("d", "10.2.2.3", "d_far"),
         ("d", "11.2.2.3", "d_not_cidr(10.0.0.0/8,::/0)"),
         ("d", "::1", "d_far"),
-        ("d", "unknown", "d_not_cidr(10.0.0.0/8,::/0)"),  # what is no address is in no network
+        ("d", "unknown", "d_not_cidr(10.0.0.0/8,::/0)"),  # what is not an address is in no network
         ("e", "1.2.3.4", None),
         ("e", "::1", "e_not_cidr(0.0.0.0/0)"),
         ("f", "x", "f_values(x)"),
@@ -616,7 +616,7 @@ def test_values_that_are_no_addresses_are_counted_where_addresses_are_meant() ->
     [
         (["key: k, values: {x: 1}"], ["1.yaml:3:20: values must be a list, not a map"]),
         (["key: k, values: []"], [
-            "1.yaml:3:20: values is an empty list, which fits nothing; take it away, or write what fits",
+            "1.yaml:3:20: values is an empty list, which fits nothing; remove it, or write what fits",
         ]),
         (["key: k, values: [1.5]"], [
             "1.yaml:3:21: each of values must be text, and 1.5 is a number; write it in quotes",
@@ -639,15 +639,15 @@ def test_values_that_are_no_addresses_are_counted_where_addresses_are_meant() ->
             "1.yaml:3:22: label has no meaning without values, values_from, cidr, regex or not",
         ]),
         (["key: k, cidr: 10.0.0.0/33"], [
-            '1.yaml:3:18: "10.0.0.0/33" is no network, such as 10.0.0.0/8 or 2001:db8::/32',
+            '1.yaml:3:18: "10.0.0.0/33" is not a network, such as 10.0.0.0/8 or 2001:db8::/32',
         ]),
-        (["key: k, cidr: [10.0.0.0/8, x]"], ['1.yaml:3:31: "x" is no network, such as 10.0.0.0/8 or 2001:db8::/32']),
+        (["key: k, cidr: [10.0.0.0/8, x]"], ['1.yaml:3:31: "x" is not a network, such as 10.0.0.0/8 or 2001:db8::/32']),
         (["key: k, cidr: {}"], ["1.yaml:3:18: cidr must be a list, not a map"]),
         (["key: k, cidr: [10.0.0.0/8, '::ffff:10.1.0.0/104']"], [
-            "1.yaml:3:31: network 10.0.0.0/8 is given twice at this level, first at 1.yaml:3:19; take one of them away",
+            "1.yaml:3:31: network 10.0.0.0/8 is given twice at this level, first at 1.yaml:3:19; remove one of them",
         ]),
         (["key: k, cidr: 10.0.0.0/8, label: a", "key: k, cidr: [11.0.0.0/8, 10.0.0.0/8]"], [
-            "1.yaml:4:31: network 10.0.0.0/8 is given twice at this level, first at 1.yaml:3:18; take one of them away",
+            "1.yaml:4:31: network 10.0.0.0/8 is given twice at this level, first at 1.yaml:3:18; remove one of them",
         ]),
         (["key: k, values: [a]", "key: k, values: [a]"], [
             '1.yaml:4:4: descriptor "k_values(a)" is given twice at this level, first at 1.yaml:3:4; join them',
@@ -674,7 +674,7 @@ def test_values_that_are_no_addresses_are_counted_where_addresses_are_meant() ->
             '1.yaml:4:4: descriptor "k_not_value(x)" is given twice at this level, first at 1.yaml:3:4; join them',
         ]),
         (["key: k, not: true, cidr: ['::1', '::1/128']"], [
-            "1.yaml:3:37: network ::1/128 is given twice at this level, first at 1.yaml:3:30; take one of them away",
+            "1.yaml:3:37: network ::1/128 is given twice at this level, first at 1.yaml:3:30; remove one of them",
         ]),
         (["key: k, regex: 'a(b'"], ['1.yaml:3:19: regex "a(b": missing ): a(b']),
         (["key: k, regex: '(a)\\1'"], ['1.yaml:3:19: regex "(a)\\1": invalid escape sequence: \\1']),
@@ -761,27 +761,27 @@ def test_a_list_has_a_bound_of_values_and_of_bytes() -> None:
             '1.yaml:3:19: warning: "10.0.0.1/8" has bits of a host; it is used as the network 10.0.0.0/8 [host-bits]',
         ]),
         (["key: k, cidr: [10.0.0.0/8, 10.1.0.0/16]"], [
-            ("1.yaml:3:4: warning: 10.1.0.0/16 changes nothing: it is inside 10.0.0.0/8; take one of them away "
+            ("1.yaml:3:4: warning: 10.1.0.0/16 changes nothing: it is inside 10.0.0.0/8; remove one of them "
             "[overlap]"),
         ]),
         (["key: k, value: a*", "key: k, value: ab*, priority: 1"], []),
         (["key: k, value: '*'", "key: k, values: [a]"], [
             ('1.yaml:4:4: warning: "k_values(a)" is never reached: "k_*" at 1.yaml:3:4 fits first, whatever would fit '
-            "this; move it before that one, or take it away [unreached]"),
+            "this; move it before that one, or remove it [unreached]"),
         ]),
         (["key: k, values: [a]", "key: k, value: '*'"], []),
         (["key: k, values: [a]", "key: k, value: '*', priority: 1"], [
             ('1.yaml:3:4: warning: "k_values(a)" is never reached: "k_*" at 1.yaml:4:4 fits first, whatever would fit '
-            "this; give it a higher priority, or take it away [unreached]"),
+            "this; give it a higher priority, or remove it [unreached]"),
         ]),
         (["key: k, value: 'a*'", "key: k, values: [a]"], []),
         (["key: k, cidr: 10.0.0.0/8", "key: k, priority: 1"], [
             ('1.yaml:3:4: warning: "k_cidr(10.0.0.0/8)" is never reached: "k" at 1.yaml:4:4 fits first, whatever '
-            "would fit this; give it a higher priority, or take it away [unreached]"),
+            "would fit this; give it a higher priority, or remove it [unreached]"),
         ]),
         (["key: k, value: ab", "key: k, value: a*, priority: 1"], [
             ('1.yaml:3:4: warning: "k_ab" is never reached: "k_a*" at 1.yaml:4:4 fits first, whatever would fit this; '
-            "give it a higher priority, or take it away [unreached]"),
+            "give it a higher priority, or remove it [unreached]"),
         ]),
     ],
 )  # fmt: skip
@@ -819,7 +819,7 @@ def test_what_no_request_reaches_is_warned_of(descriptors: list[str], expected: 
 def test_a_warning_names_what_is_reached_first() -> None:
     [_, by_one] = warnings("key: k, regex: .*", "key: k")
     [by_two] = warnings("key: k, value: a", "key: k, not: true, value: a", "key: k, value: b, priority: -2")
-    advice = "give it a higher priority, or take it away [unreached]"
+    advice = "give it a higher priority, or remove it [unreached]"
 
     assert by_one == (
         '1.yaml:4:4: warning: "k" is never reached: "k_regex(.*)" at 1.yaml:3:4 fits first, whatever would fit this; '
@@ -880,9 +880,9 @@ def test_each_candidate_has_its_reason_in_the_order_of_ranks() -> None:
     assert why(rules, "ip", "b") == [
         ("list", "ip_values(c)", False, "does not fit: is none of 1 value (priority 2)"),
         ("exact", "ip_b", False, "there is none"),
-        ("range", "ip_cidr(10.0.0.0/8)", False, "does not fit: is no address"),
-        ("range", "ip_cidr(10.1.0.0/16)", False, "does not fit: is no address"),
-        ("range", "ip_cidr(11.0.0.0/8,12.0.0.0/8)", False, "does not fit: is no address"),
+        ("range", "ip_cidr(10.0.0.0/8)", False, "does not fit: is not an address"),
+        ("range", "ip_cidr(10.1.0.0/16)", False, "does not fit: is not an address"),
+        ("range", "ip_cidr(11.0.0.0/8,12.0.0.0/8)", False, "does not fit: is not an address"),
         ("list", "ip_values(a,b)", True, "fits: is one of 2 values"),
         ("wildcard", "ip_10.*", False, "not tried: an earlier one fits"),
         ("key", "ip", False, "not tried: an earlier one fits"),

@@ -50,26 +50,26 @@ def test_a_window_is_several_units_and_has_the_largest_that_divides_it(written: 
         (
             "unit: 5 fortnights",
             (
-                '4:22: unit "5 fortnights" is no multiple of second, minute, hour, day, week, month, year, '
+                '4:22: unit "5 fortnights" is not a multiple of second, minute, hour, day, week, month, year, '
                 'such as 10m or "5 minutes"'
             ),
         ),
         (
             "unit: 1500ms",
             (
-                '4:22: unit "1500ms" is no multiple of second, minute, hour, day, week, month, year, '
+                '4:22: unit "1500ms" is not a multiple of second, minute, hour, day, week, month, year, '
                 'such as 10m or "5 minutes"'
             ),
         ),
-        ("unit: 0 minutes", '4:22: unit "0 minutes" is no length of time'),
+        ("unit: 0 minutes", '4:22: unit "0 minutes" is not a length of time'),
         ("unit: 101 years", '4:22: unit "101 years" is longer than 100 years'),
         (
             "unit: 5 minutes, unit_multiplier: 5",
-            '4:33: unit_multiplier contradicts unit "5 minutes": take one of the numbers away',
+            '4:33: unit_multiplier contradicts unit "5 minutes": remove one of the numbers',
         ),
         (
             "unit: 1 minute, unit_multiplier: 5",
-            '4:32: unit_multiplier contradicts unit "1 minute": take one of the numbers away',
+            '4:32: unit_multiplier contradicts unit "1 minute": remove one of the numbers',
         ),
         (
             "unit: day, unit_multiplier: 0",
@@ -283,7 +283,7 @@ def test_whatever_limits_contradicts_unlimited(option: str) -> None:
     key = option.partition(":")[0]
 
     assert problems(limit(f"{{unlimited: true, {option}}}")) == [
-        f"1.yaml:4:33: {key} contradicts unlimited: take one of them away"
+        f"1.yaml:4:33: {key} contradicts unlimited: remove one of them"
     ]
 
 

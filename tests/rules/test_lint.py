@@ -28,7 +28,7 @@ def test_what_an_earlier_wildcard_covers_is_never_reached(first: str, second: st
     found = warnings(f"key: k, {first}, {LIMIT}", f"key: k, {second}{',' if second else ''} {LIMIT}")
 
     fix = "move it before that one" if second else "give it a higher priority"
-    assert found == [f"1.yaml:4:4: warning: {expected}, whatever would fit this; {fix}, or take it away [unreached]"]
+    assert found == [f"1.yaml:4:4: warning: {expected}, whatever would fit this; {fix}, or remove it [unreached]"]
 
 
 def test_a_key_alone_is_never_reached_even_when_the_wildcard_comes_later() -> None:

@@ -187,7 +187,7 @@ def test_a_malformed_descriptor_is_refused_at_its_place(text: str, expected: str
         ]),
         ('{unit: day, requests_per_unit: "12"}', [
             ('1.yaml:4:46: requests_per_unit must be a whole number from 0 to 1125899906842624, not the text "12"; '
-            "take the quotes away"),
+            "remove the quotes"),
         ]),
         ("{unit: day, requests_per_unit: -1}", [
             "1.yaml:4:46: requests_per_unit must be a whole number from 0 to 1125899906842624, not the number -1",
@@ -202,20 +202,20 @@ def test_a_malformed_descriptor_is_refused_at_its_place(text: str, expected: str
         ("{unit: day, requests_per_unit: yes}", [
             "1.yaml:4:46: requests_per_unit must be a whole number from 0 to 1125899906842624, not the boolean yes",
         ]),
-        ("{unlimited: true, unit: day}", ["1.yaml:4:33: unit contradicts unlimited: take one of them away"]),
+        ("{unlimited: true, unit: day}", ["1.yaml:4:33: unit contradicts unlimited: remove one of them"]),
         ("{unlimited: true, unit: foo}", [
-            "1.yaml:4:33: unit contradicts unlimited: take one of them away",
+            "1.yaml:4:33: unit contradicts unlimited: remove one of them",
             '1.yaml:4:39: unit "foo" is not one of second, minute, hour, day, week, month, year',
         ]),
         ("{unlimited: true, requests_per_unit: 0}", [
-            "1.yaml:4:33: requests_per_unit contradicts unlimited: take one of them away",
+            "1.yaml:4:33: requests_per_unit contradicts unlimited: remove one of them",
         ]),
         ("{deny: true, unit: day, burst: 2}", [
-            "1.yaml:4:28: unit contradicts deny: take one of them away",
-            "1.yaml:4:39: burst contradicts deny: take one of them away",
+            "1.yaml:4:28: unit contradicts deny: remove one of them",
+            "1.yaml:4:39: burst contradicts deny: remove one of them",
         ]),
-        ("{deny: true, allow: true}", ["1.yaml:4:16: deny contradicts allow: take one of them away"]),
-        ("{allow: true, unlimited: true}", ["1.yaml:4:16: allow means the same as unlimited: take one of them away"]),
+        ("{deny: true, allow: true}", ["1.yaml:4:16: deny contradicts allow: remove one of them"]),
+        ("{allow: true, unlimited: true}", ["1.yaml:4:16: allow means the same as unlimited: remove one of them"]),
         ("{deny: forever}", ['1.yaml:4:22: deny must be true or false, not the text "forever"']),
         ("{unlimited: true, replaces: [{name: ''}]}", ["1.yaml:4:51: name must not be empty"]),
         ("{unlimited: true, replaces: [{}]}", ["1.yaml:4:44: an entry of replaces must have the name of a limit"]),
@@ -235,7 +235,7 @@ def test_a_malformed_limit_is_refused_at_its_place(text: str, expected: list[str
 def test_a_count_in_quotes_is_refused_with_the_advice_to_take_them_away() -> None:
     (found,) = problems(limit('{unit: day, requests_per_unit: "12"}'))
 
-    assert found.endswith('must be a whole number from 0 to 1125899906842624, not the text "12"; take the quotes away')
+    assert found.endswith('must be a whole number from 0 to 1125899906842624, not the text "12"; remove the quotes')
 
 
 def test_all_problems_of_all_files_come_at_once_in_order() -> None:
@@ -551,7 +551,7 @@ def test_limits_are_charged_as_the_descriptor_says_else_as_the_file_does(
     ("text", "expected"),
     [
         ("rate_limits: {}", "5:16: rate_limits must be a list, not a map"),
-        ("rate_limits: []", "5:3: rate_limits is an empty list; take it away, or write a limit"),
+        ("rate_limits: []", "5:3: rate_limits is an empty list; remove it, or write a limit"),
         ("rate_limits: [*day, 5]", "5:23: each of rate_limits must be a map, not the number 5"),
         ("rate_limits: [*day]\n  rate_limit: *day", (
             "5:3: rate_limits contradicts rate_limit: put that limit into the list")),
@@ -591,7 +591,7 @@ def test_two_words_for_one_option_are_refused_and_messages_have_the_word_of_the_
     limit = "rate_limit: {unit: day, requests_per_unit: 1}"
 
     assert problems(descriptor(f"- {{key: ip, prefix: {{ipv6: 64}}, group: {{ipv6: 48}}, {limit}}}")) == [
-        "1.yaml:3:33: group is another word for prefix: take one of them away"
+        "1.yaml:3:33: group is another word for prefix: remove one of them"
     ]
     assert problems(descriptor(f"- {{key: ip, group: [64], {limit}}}")) == [
         "1.yaml:3:20: group must be a map, not a list"

@@ -81,7 +81,7 @@ def test_what_is_too_long_is_counted_and_logged_once_with_the_setting(caplog: py
     (line,) = caplog.messages
     assert line == (
         'a descriptor of domain "shop" is refused: a value of 8,193 bytes is compared with a regex, for which 8,192 '
-        "are the most (REGEX_MAX_VALUE_LENGTH); logged at most once a minute"
+        "are the maximum (REGEX_MAX_VALUE_LENGTH); logged at most once a minute"
     )
 
 
@@ -105,8 +105,8 @@ def test_an_explanation_says_that_a_value_is_too_long() -> None:
     (found,) = explain(book(RULES), asked).descriptors
 
     assert found.outcome == (
-        "Refused, whatever its rule is: a value of 8,193 bytes is compared with a regex, for which 8,192 are the most "
-        "(REGEX_MAX_VALUE_LENGTH)."
+        "Refused, whatever its rule is: a value of 8,193 bytes is compared with a regex, for which 8,192 are the "
+        "maximum (REGEX_MAX_VALUE_LENGTH)."
     )
     assert found.matched == ()
 

@@ -140,7 +140,7 @@ def test_members_may_be_the_default_and_a_limit_of_a_list_that_is_charged_each_b
         ),
         (
             "elastic: {pool: checkout, ceiling: 500}, count_refused: true",
-            "3:121: count_refused has no meaning with elastic: take it away",
+            "3:121: count_refused has no meaning with elastic: remove it",
         ),
         (
             "algorithm: token_bucket, elastic: {pool: checkout, ceiling: 500}",
@@ -278,7 +278,7 @@ def test_a_pool_without_members_and_strict_members_among_others_are_warned_of() 
     assert warnings("{key: a, rate_limit: {unit: second, requests_per_unit: 1}}") == [
         (
             '1.yaml:2:16: warning: pool "checkout" has no members; give '
-            "a limit elastic: {pool: checkout, …}, or take it away "
+            "a limit elastic: {pool: checkout, …}, or remove it "
             "[pool]"
         )
     ]

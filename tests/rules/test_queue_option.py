@@ -11,7 +11,7 @@ from tests.books import book
 from tests.rules.test_parse import limit, problems
 
 OF_FIFTY = "algorithm: leaky_bucket, unit: second, requests_per_unit: 50"
-REFUSED = "contradicts queue, where only one that waits too long is refused: take one of them away"
+REFUSED = "contradicts queue, where only one that waits too long is refused: remove one of them"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_defaults_of_buckets_do_not_reach_a_queue() -> None:
         ("queue: {max_dely: 1s}", ['unknown key "max_dely"; did you mean max_delay?']),
         (
             "burst: 5, queue: {max_delay: 1s}",
-            ["burst contradicts queue, where max_delay says how many it holds: take one of them away"],
+            ["burst contradicts queue, where max_delay says how many it holds: remove one of them"],
         ),
         ("exceed: 5, queue: {max_delay: 1s}", [f"exceed {REFUSED}"]),
         ("count_refused: true, queue: {max_delay: 1s}", [f"count_refused {REFUSED}"]),

@@ -118,7 +118,7 @@ A_SHARE = "floor must be a share from 1% to 49%, such as 10%, not"
         (f"{MINUTELY}: 9, floor: 50%", ("50%", f'{A_SHARE} "50%"')),
         (f"{MINUTELY}: 9, floor: 10", ("10", f'{A_SHARE} "10"')),
         (f"{MINUTELY}: 9, regions: {{}}", ("{", "regions must be text, not a map")),
-        ("deny: true, regions: split", ("regions", "regions contradicts deny: take one of them away")),
+        ("deny: true, regions: split", ("regions", "regions contradicts deny: remove one of them")),
     ],
 )
 def test_what_is_wrong_is_told_where_it_stands(limit: str, problem: tuple[str, str]) -> None:
@@ -133,7 +133,7 @@ def test_an_unknown_mode_is_told_with_the_known_ones() -> None:
 
 def test_an_elastic_limit_has_a_pool_in_each_region() -> None:
     limit = "unit: second, requests_per_unit: 10, elastic: {pool: p, ceiling: 200%}, regions: split"
-    contradiction = "regions contradicts elastic, whose pool each region has for itself: take one of them away"
+    contradiction = "regions contradicts elastic, whose pool each region has for itself: remove one of them"
 
     assert ("split", contradiction) in problems(limit)
 
@@ -290,7 +290,7 @@ def test_a_queue_can_only_be_split() -> None:
         ),
         (
             "9, regions: leased, floor: 10%",
-            ("10%", "floor: 10% of 9 is less than 1; write 12% or more, or take it away"),
+            ("10%", "floor: 10% of 9 is less than 1; write 12% or more, or remove it"),
         ),
         ("2, regions: leased", ("2", f"requests_per_unit {TOO_FEW}")),
     ],

@@ -60,7 +60,7 @@ PAIRS = {
         limit(f"{DAY}: 0, algorithm: leaky_bucket, burst: 5"),
         limit(f"{DAY}: 1, algorithm: leaky_bucket, burst: 5"),
         "bucket",
-        "2:95: warning: burst has no effect: a bucket that gets 0 requests per unit is always empty; take it away",
+        "2:95: warning: burst has no effect: a bucket that gets 0 requests per unit is always empty; remove it",
     ),
     "a share that is nothing": (
         limit(f"{DAY}: 9, exceed: 10%"),
@@ -217,7 +217,7 @@ PAIRS = {
         f"{{key: k, cidr: [10.1.0.0/16, 10.2.0.0/16, 10.0.0.0/8, 11.0.0.0/8], {RATE}}}",
         f"{{key: k, cidr: [10.1.0.0/16, 10.2.0.0/16, 11.0.0.0/8], {RATE}}}",
         "overlap",
-        "2:16: warning: 10.1.0.0/16 (and 1 other of this list) changes nothing: it is inside 10.0.0.0/8; take one of",
+        "2:16: warning: 10.1.0.0/16 (and 1 other of this list) changes nothing: it is inside 10.0.0.0/8; remove one of",
     ),
     "a network in one of the same list": (
         f"{{key: k, cidr: [10.0.0.0/8, 10.1.0.0/16], {RATE}}}",

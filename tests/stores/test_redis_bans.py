@@ -125,7 +125,7 @@ def test_bans_whose_time_is_over_make_room_and_there_are_no_more_than_the_bound(
             known, follower = followed(store)
             await follower.put(ban_of("ada"))
             redis.cli("EVAL", fill, "2", bans, ends, "inf")
-            with pytest.raises(BanError, match="there are 10,000 bans, the most there may be"):
+            with pytest.raises(BanError, match="there are 10,000 bans, the maximum"):
                 await follower.put(ban_of("eve"))
             await follower.put(ban_of("ada", 2 * HOUR))
             await follower.lift(ban_of("ada").key, "ada@host")

@@ -91,7 +91,7 @@ def test_a_bundle_is_never_cut_and_too_heavy_a_one_is_refused_with_the_bound(red
 
             assert most.allowed
             assert isinstance(more.error, TooHeavyError)
-            assert str(more.error) == "501 limits are to be charged together, the most is 500"
+            assert str(more.error) == "501 limits cannot be charged together, the maximum is 500"
             assert redis.script_calls() - before == 1
             assert store.errors == {}
 

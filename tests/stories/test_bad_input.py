@@ -71,12 +71,12 @@ BAD = {
     "too many descriptors": (
         RateLimitRequest(domain="shop", descriptors=[RateLimitDescriptor()] * 50_000).SerializeToString(),
         "INVALID_ARGUMENT",
-        "the request has 50000 descriptors, the most is 256 (REQUEST_MAX_DESCRIPTORS)",
+        "the request has 50000 descriptors, the maximum is 256 (REQUEST_MAX_DESCRIPTORS)",
     ),
     "too long": (
         request("x" * 70_000).SerializeToString(),
         "INVALID_ARGUMENT",
-        "descriptors[0] has a key or value of 70000 characters, the most is 65536 (REQUEST_MAX_VALUE_LENGTH)",
+        "descriptors[0] has a key or value of 70000 characters, the maximum is 65536 (REQUEST_MAX_VALUE_LENGTH)",
     ),
     "too large": (request("x" * 5_000_000).SerializeToString(), "RESOURCE_EXHAUSTED", ""),
 }

@@ -110,7 +110,7 @@ def test_a_certificate_on_a_file_system_that_hangs_stays_in_use(tmp_path: Path, 
         service.wait_until(lambda: bad in service.metrics(), "it is told again")
 
         told = f"cannot read the certificate {mount / own.cert.name}: its file system does not answer\n"
-        again = f"certificate {mount / own.cert.name} is again the one in use\n"
+        again = f"the certificate file {mount / own.cert.name} matches the certificate in use again\n"
         assert service.log.count(f"the old one stays: {told}") == service.log.count(again) + 1
         assert service.stop() == 0
 

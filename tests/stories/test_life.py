@@ -78,7 +78,7 @@ def test_sigterm_ends_it_though_its_event_loop_stands_still(tmp_path: Path) -> N
         service.send(signal.SIGUSR2)
 
         assert service.wait() == 1
-        assert service.log.rstrip().endswith("not stopped within 31 s: leaving")
+        assert service.log.rstrip().endswith("shutdown timed out after 31 s: exiting")
 
 
 def test_sighup_loads_the_rules_though_nothing_changed(tmp_path: Path) -> None:

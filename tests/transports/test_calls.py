@@ -85,7 +85,7 @@ def test_an_answer_that_is_too_large_is_refused_with_its_size(transport: OpenTra
         async with serving(transport, [Grow()], options=options) as (_, address), connect(address) as channel:
             return await failure(channel, Grow(), b"1001"), len(await ask(channel, Grow(), b"1000"))
 
-    expected = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the answer has 1001 bytes, the most is 1000")
+    expected = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the answer has 1001 bytes, the maximum is 1000")
     assert run(story()) == (expected, 1000)
 
 

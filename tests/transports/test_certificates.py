@@ -38,7 +38,7 @@ def test_a_changed_certificate_is_used_from_the_next_connection_on(
                 return before, after, await ask(channel, Echo(), b"still here")
 
     assert run(story()) == (True, True, b"still here")
-    assert lines(caplog) == [f"certificate loaded again from {replaced.cert}"]
+    assert lines(caplog) == [f"certificate reloaded from {replaced.cert}"]
 
 
 def test_a_broken_certificate_never_replaces_a_good_one(
@@ -65,7 +65,7 @@ def test_a_broken_certificate_never_replaces_a_good_one(
     assert lines(caplog) == [
         f"{stays} cannot use the private key {key}: it does not belong to the certificate {cert}",
         f"{stays} cannot read the private key {key}: no such file or directory",
-        f"certificate loaded again from {cert}",
+        f"certificate reloaded from {cert}",
     ]
 
 
@@ -171,7 +171,7 @@ def test_a_symlink_that_is_swapped_is_a_change(
             return before, await shown(address) == pem(renewed)
 
     assert run(story()) == (True, True)
-    assert lines(caplog) == [f"certificate loaded again from {mounted.cert}"]
+    assert lines(caplog) == [f"certificate reloaded from {mounted.cert}"]
 
 
 @pytest.mark.parametrize("broken", ["half written", "empty", "expired", "of another key"])
@@ -199,7 +199,7 @@ def test_a_certificate_that_clients_would_refuse_is_not_loaded(
     assert run(story()) == [True] * 4
     assert lines(caplog) == [
         f"certificate not loaded, the old one stays: cannot use the {problem}",
-        f"certificate {cert} is again the one in use",
+        f"the certificate file {cert} matches the certificate in use again",
     ]
 
 

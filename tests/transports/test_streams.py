@@ -164,7 +164,7 @@ def test_an_answer_that_is_too_large_ends_the_stream_with_its_size(transport: Op
             (await method.opened()).stream.send(b"x" * 1001)
             return await call.code(), await call.details()
 
-    expected = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the answer has 1001 bytes, the most is 1000")
+    expected = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the answer has 1001 bytes, the maximum is 1000")
     assert run(story()) == expected
 
 

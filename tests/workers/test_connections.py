@@ -80,7 +80,7 @@ def test_a_worker_that_hangs_gets_no_connections_until_it_goes_on(tmp_path: Path
         pool.stop(stopped)
         with callers(pool.service.grpc_port, 6):  # each has had its answer
             pool.wait_for_loads(0, 6)
-            pool.service.wait_until(lambda: "worker 1 has said nothing" in pool.service.log, "it is told")
+            pool.service.wait_until(lambda: "no message from worker 1" in pool.service.log, "it is told")
             os.kill(stopped, signal.SIGCONT)
             pool.service.wait_until(lambda: "worker 1 answers again" in pool.service.log, "it goes on")
             with callers(pool.service.grpc_port, 6):
@@ -100,7 +100,7 @@ def test_json_is_answered_by_the_worker_that_spoke_last(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGCONT)
 
         assert answers == [200] * 6
-        assert "has said nothing" not in pool.service.log
+        assert "no message from" not in pool.service.log
 
 
 def test_while_all_workers_hang_connections_wait(tmp_path: Path) -> None:
@@ -157,5 +157,5 @@ def test_a_worker_that_may_open_no_more_files_loses_no_connection(tmp_path: Path
 
         assert loads[0] < loads[1]
         assert load.errors == [[]] * 30
-        assert "worker 1: connections cannot be taken, and go to other workers" in pool.service.log
-        assert "worker 1: connections can be taken again" in pool.service.log
+        assert "worker 1: cannot accept connections, which go to other workers" in pool.service.log
+        assert "worker 1: accepting connections again" in pool.service.log

@@ -33,10 +33,10 @@ def test_a_busy_worker_is_not_killed_and_one_that_waits_for_ever_is(tmp_path: Pa
             os.kill(busy, signal.SIGUSR1)
             os.kill(waiting, signal.SIGUSR2)
             asked = [threads.submit(caller.ask, 10 * SECONDS) for caller in of[1]]
-            killed = "worker 2 has said nothing and used no CPU for 30 s: it is killed"
+            killed = "killing worker 2: it sent no message and used no CPU for 30 s"
             pool.service.wait_until(lambda: killed in pool.service.log, "it is killed", 2 * SECONDS)
             pool.wait_for_another(2, waiting)
-            left_alone = "worker 1 has said nothing for 30 s and is busy: its calls wait"
+            left_alone = "no message from worker 1 for 30 s, it is busy: its calls wait"
             pool.service.wait_until(lambda: left_alone in pool.service.log, "it is told", 2 * SECONDS)
             (tmp_path / "service" / "GO_ON").touch()
             answers = [future.result(SECONDS) for future in asked]

@@ -39,9 +39,9 @@ SUMMARY = {"serving": True, "healthy": True, "counters": 0, "lost": [], "warning
     [
         (29.0, 29.0, ""),
         (31.0, 0.1, ""),
-        (31.0, 31.0, "has said nothing and used no CPU for 30 s"),
+        (31.0, 31.0, "sent no message and used no CPU for 30 s"),
         (299.0, 29.0, ""),
-        (301.0, 0.1, "has said nothing for 300 s, though it is busy"),
+        (301.0, 0.1, "sent no message for 300 s, though it is busy"),
     ],
 )
 def test_a_silent_worker_is_killed_when_it_stands_still_or_computes_for_ever(

@@ -107,7 +107,7 @@ def lapse(algorithm: Algorithm, limit: Limit) -> int:
 
 
 def problem(algorithm: Algorithm, limit: Limit) -> str | None:
-    """Why such a limit cannot be leased to regions."""
+    """The reason why such a limit cannot be leased to regions."""
     length = term(algorithm, limit)
     if length >= LEAST_TERM:
         return None
@@ -115,19 +115,19 @@ def problem(algorithm: Algorithm, limit: Limit) -> str | None:
 
 
 def home_of(limit: Limit) -> Limit:
-    """By which home grants."""
+    """The limit by which home grants."""
     assert limit.regions is not None, "regions share the limit"
     assert limit.regions.home is not None, "it is leased to them"
     return limit.regions.home
 
 
 def term(algorithm: Algorithm, limit: Limit) -> int:
-    """How long a term of home is."""
+    """The length of a term of home."""
     return leasing(algorithm).term(home_of(limit))
 
 
 def most_of(algorithm: Algorithm, limit: Limit) -> int:
-    """What a hit may cost: of a bucket what it regains in the shortest term is never granted."""
+    """The most that a hit may cost: of a bucket what it regains in the shortest term is never granted."""
     home = home_of(limit)
     regained = -(-home.requests * LEAST_TERM // home.window) if leasing(algorithm).leased_from else 0
     return sum(part.burst or part.requests for part in (home, limit.floor) if part is not None) - regained
@@ -142,7 +142,7 @@ class RegionCounter(NamedTuple):
 
 
 class Deposit(NamedTuple):
-    """What an ask has brought."""
+    """The units that an ask has brought."""
 
     asked: int
     """When the region's script asked. All moments are by the clock of the region's store, but for `term_end`."""
@@ -202,7 +202,7 @@ def hit(
 def ask(
     algorithm: Algorithm, state: RegionCounter | None, limit: Limit, waiting: int, now: int
 ) -> tuple[RegionCounter | None, Wanted | None]:
-    """What is to be asked of home, after hits of which so many units wait; the new state."""
+    """The ask for home, after hits of which so many units wait; the new state."""
     if state is None or now < max(state.lease.asked_until, state.lease.deny_until):
         return state, None
     length, floor = term(algorithm, limit), limit.floor

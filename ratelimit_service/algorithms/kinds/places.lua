@@ -23,7 +23,7 @@ local function load(key, _, now)
   local used, first = found[1] == '' and -found[2], tonumber(found[4])
   if not (used and first and used > 0) then
     if not looking and (found.err or #found > 0) then
-      call('DEL', key)  -- what is no counter of ours
+      call('DEL', key)  -- what is not a counter of ours
     end
     return {0, key, 0, 0}
   end

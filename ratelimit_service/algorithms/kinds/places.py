@@ -1,4 +1,4 @@
-"""Places: how many requests may be under way at once, each known by the id of its holder. Hot path.
+"""Places: how many requests may be under way at once, each known by the id of its holder.
 
 A charge takes places for its holder until they are given back, or for `window` at most: then they are free again,
 whatever has crashed. A charge for a holder that has its places already renews them and takes none, and is never
@@ -176,7 +176,7 @@ def _end(score: int) -> int:
 
 
 def _index(scores: "array[int]", holders: bytes, score: int, holder: bytes) -> int:
-    """Where a holder with this score belongs."""
+    """The index where a holder with this score belongs."""
     at = bisect_left(scores, score)
     if at == len(scores) or scores[at] != score:
         return at

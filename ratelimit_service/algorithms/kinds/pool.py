@@ -62,7 +62,7 @@ class Elastic(Kind):
 
     @property
     def common_limit(self) -> Limit:
-        """That of the pool."""
+        """The limit of the pool."""
         return self.counter
 
     def hit(
@@ -112,14 +112,14 @@ class Elastic(Kind):
         return int(self.strict), self.pool.requests, self.pool.burst, self.pool.reserve
 
     def share(self, limit: Limit, part: Callable[[int], int], whole: Callable[[int], int]) -> "Elastic":
-        """Of the same share of the pool."""
+        """The kind for the same share of the pool."""
         pool = self.pool
         # Rounded up the reserve might be all of the burst.
         of_pool = replace(pool, requests=part(pool.requests), burst=part(pool.burst), reserve=whole(pool.reserve))
         return elastic(limit, of_pool, strict=self.strict)
 
     def noted(self, limit: Limit, decision: Decision) -> int:
-        """What the counter has on loan."""
+        """The units that the counter has on loan."""
         return max(0, limit.exceed - decision.remaining)
 
     def words(self, limit: Limit, holder: str) -> Mapping[str, str]:
@@ -131,7 +131,7 @@ class Elastic(Kind):
         return {"exceed": f"{strict}up to {limit.ceiling:,} on loan from {has}{reserve}"}
 
     def described(self, limit: Limit, second_key: str) -> Mapping[str, Any]:
-        """What it may borrow, and from which pool."""
+        """The words for how much it may borrow, and from which pool."""
         pool = self.pool
         of_pool = {
             "name": pool.name,
@@ -162,7 +162,7 @@ def member(limit: Limit, pool: Pool, *, strict: bool) -> Limit:
 
 
 def elastic(limit: Limit, pool: Pool, *, strict: bool) -> Elastic:
-    """How the limit borrows from the pool."""
+    """The part of a limit that says how it borrows from the pool."""
     return Elastic(pool, strict, replace(limit, exceed=0, kind=PLAIN), counter(pool, limit))
 
 

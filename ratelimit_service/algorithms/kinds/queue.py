@@ -8,7 +8,7 @@ A hit is denied when it would wait for longer than `max_wait`, or costs more tha
 forward, so that two hits may be answered at once: what was admitted, less what was given back, keeps to the outflow.
 A turn that was not used is given back whole, if it is the last one, as `last_end` says; else the refund is denied.
 
-State: as for token_bucket. The Lua twin is `queue.lua`. Hot path.
+State: as for token_bucket. The Lua twin is `queue.lua`.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class Queue(Kind):
         return PLAIN
 
     def burst_of(self, requests: int, window: int, burst: int) -> int:
-        """How many have a place follows from the rate."""
+        """The burst, by which the rate says how many have a place."""
         return self.max_delay * requests // window + 1
 
     def with_wait(self, limit: Limit, wait: int) -> Limit:
@@ -115,6 +115,6 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
 
 
 def _left(limit: Limit, missing: int) -> int:
-    """How many hits of cost 1 could still have a place."""
+    """The number of hits of cost 1 that could still have a place."""
     room = limit.kind.max_wait * limit.requests - missing
     return room // limit.window + 1 if room >= 0 else 0

@@ -91,7 +91,7 @@ def collect(state: State | None, end: int, now: int) -> tuple[State | None, int]
 
 
 def deposit(state: State | None, end: int, others: int, now: int) -> State | None:
-    """What the other regions have counted in the window with this end."""
+    """Note what the other regions have counted in the window with this end."""
     if state is None or not state[0] == end > now:
         return state
     _, own, _, exchange = state

@@ -36,7 +36,7 @@ _BUSY: Final = 0.95
 
 
 @click.command(
-    short_help="Put a service under load, and print what came of it.",
+    short_help="Put a service under load, and print the result.",
     epilog="""\b
 Examples:
   ratelimit load localhost:8081 shop login=u{key} --for 2s                (1,000 users, as fast as it can)
@@ -55,7 +55,7 @@ With --requests FILE, a line of the file:
     "--requests",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File of requests, a line each: DOMAIN KEY=VALUE... [+ KEY=VALUE...]. Each call is one of them by chance.",
+    help="File of requests, a line each: DOMAIN KEY=VALUE... [+ KEY=VALUE...]. Each call sends a random one.",
 )
 @click.option(
     "--keys",
@@ -69,7 +69,7 @@ With --requests FILE, a line of the file:
     type=click.FloatRange(0, 10),
     default=0.0,
     metavar="S",
-    help="Chance of the nth key, and nth line of a file: 1 / n^S; about 1 as on the web.  [default: all equal]",
+    help="Zipf exponent: the nth key, or line of a file, has a chance of 1 / n^S; the web has about 1.  [default: 0]",
 )
 @click.option("--hits", type=click.IntRange(0, MAX_REQUESTS), help="Cost of each descriptor.  [default: 1]")
 @click.option("--calls", type=click.IntRange(1), help="End after so many calls.")
@@ -83,7 +83,7 @@ With --requests FILE, a line of the file:
 @click.option(
     "--in-flight",
     type=click.IntRange(1, 100_000),
-    help="Calls at a time on each connection.  [default: 25; with --rate 1000]",
+    help="Concurrent calls on each connection.  [default: 25; with --rate 1000]",
 )
 @click.option("--timeout", type=DURATION, help="Deadline that each call carries.  [default: none]")
 @tls_options
@@ -115,7 +115,7 @@ def command(
 ) -> None:
     """Put a service under load, and print its rate, its answers and its latencies.
 
-    Every call charges the counters of the service. In a value, {key} stands for one of --keys numbers, by chance.
+    Every call charges the counters of the service. In a value, {key} stands for a random one of --keys numbers.
 
     Without --rate each call waits for one before it: that shows how much the service can do. A stall then delays few
     calls, so for latencies as steady traffic sees them, give a --rate: calls begin on time and count from then, also

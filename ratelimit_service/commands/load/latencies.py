@@ -11,7 +11,7 @@ _MAX_BITS: Final = 46
 
 
 class Latencies:
-    """How many calls took how long."""
+    """The latencies of calls: a count for each bucket."""
 
     def __init__(self) -> None:
         self.counts = [0] * ((_MAX_BITS - _BITS + 1) << _BITS)

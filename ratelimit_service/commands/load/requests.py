@@ -112,7 +112,7 @@ def read_requests(file: Path) -> list[tuple[str, list[Entries]]]:
     try:
         size = file.stat().st_size
         if size > MAX_FILE_BYTES:
-            raise click.UsageError(f"{file} has {size >> 20:,} MiB; {MAX_FILE_BYTES >> 20} MiB are the most")
+            raise click.UsageError(f"{file} has {size >> 20:,} MiB; the maximum is {MAX_FILE_BYTES >> 20} MiB")
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise click.UsageError(f"{file} cannot be read: {error.strerror}") from error

@@ -34,7 +34,7 @@ MAX_WAITING: Final = 1_000_000
 
 
 class Load(NamedTuple):
-    """How much is asked of which server."""
+    """The load to put on a server."""
 
     target: str
     connections: int

@@ -35,7 +35,7 @@ MAX_TIMES: Final = 100_000
 
 
 class Expected(NamedTuple):
-    """What the request of a step must get; None where the file does not say it."""
+    """The answer that the request of a step must get; None where the file does not say it."""
 
     answer: str | None
     """`allowed` or `refused`, for each of the requests of the step; the others are of the last one."""
@@ -123,7 +123,7 @@ def _read_case(item: YamlMap, domain: str | None, report: Report) -> Case:
     steps = [(step, _read(step, _STEP, "in a step", report)) for step in values.get("steps", ())]
     match item.fields.get("steps"):
         case Field(key, YamlList(items=[])):
-            report.add(key, "the case has no steps; take steps away, or write one")
+            report.add(key, "the case has no steps; remove steps, or write one")
     read = [
         _read_step(map_, {"domain": domain, **values, **step}, {**item.fields, **map_.fields}, report)
         for map_, step in (steps if given(item, "steps") else [(item, {})])

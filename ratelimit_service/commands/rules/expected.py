@@ -1,4 +1,4 @@
-"""What a descriptor is expected to be limited to, as the files of `ratelimit rules test` say it.
+"""The limits that a descriptor is expected to have, as the files of `ratelimit rules test` say it.
 
 In words, `5 per minute`, `50 at once`, or of a list of limits `10 per second, 1000 per day`; `none`, `unlimited`,
 `denied`; or as a map of the options that a rule must have, as in `rate_limit`.
@@ -46,7 +46,7 @@ def _aligned(limit: Limit) -> int:
 
 
 def limits_in_words(rules: Sequence[Rule]) -> str:
-    """What limits a descriptor, as an explanation says it: `none`, or `5 requests per minute (token bucket)`."""
+    """The limits of a descriptor, as an explanation says them: `none`, or `5 requests per minute (token bucket)`."""
     return ", ".join(map(rule_in_full, rules)) or _NONE
 
 
@@ -64,7 +64,7 @@ def read_limits(node: YamlNode, key: str, report: Report) -> ExpectedLimit | Non
         match = _LIMIT.fullmatch(part.strip())
         length = None if match is None else _length(match[2])
         if match is None or length is None or (requests := int(match[1].replace(",", ""))) > MAX_REQUESTS:
-            what = f"no limit such as 5 per minute, 100 per 5 minutes or 50 at once, and not one of {', '.join(_KINDS)}"
+            what = f"not a limit such as 5 per minute, 100 per 5 minutes or 50 at once, nor one of {', '.join(_KINDS)}"
             report.add(node, f"{key} {quoted(part.strip())} is {what}")
             return None
         counts.append((requests, length))
@@ -72,7 +72,7 @@ def read_limits(node: YamlNode, key: str, report: Report) -> ExpectedLimit | Non
 
 
 def _length(window: str | None) -> int | None:
-    """Of the window that has this name; None if none has. Places have no window."""
+    """The length of the window that has this name; None if none has. Places have no window."""
     if window is None:
         return _AT_ONCE
     found = read_window(window)

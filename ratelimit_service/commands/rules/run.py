@@ -39,13 +39,13 @@ class Mismatch(NamedTuple):
 
 
 def run_case(case: Case, book: RuleBook, encoder: ResponseEncoder) -> list[Mismatch]:
-    """What the first step that fails did not get; empty when the case passes."""
+    """The failures of the first step that fails; empty when the case passes."""
     world = _World(case.at, book, encoder)
     return next((found for step in case.steps if (found := world.run(step))), [])
 
 
 class _Answer(NamedTuple):
-    """What a request got."""
+    """The answer that a request got."""
 
     message: RateLimitResponse
     explanation: Explanation
@@ -71,7 +71,7 @@ class _World:
         return self._now
 
     def run(self, step: CaseStep) -> list[Mismatch]:
-        """What the step did not get."""
+        """Run the step; returns what it did not get."""
         self._now += step.after
         body = as_message(step.domain, step.descriptors).SerializeToString() + EXPLAIN
         try:
@@ -116,7 +116,7 @@ _OK: Final = RateLimitResponse.OK
 
 
 def _differs(step: CaseStep, answer: _Answer) -> Iterator[Mismatch]:
-    """How the last response differs from what is expected, except for the answer itself."""
+    """The differences of the last response from what is expected, except for the answer itself."""
     expected, message = step.expected, answer.message
     places = _places(answer)
     for index, status in enumerate(message.statuses):
@@ -137,7 +137,7 @@ def _differs(step: CaseStep, answer: _Answer) -> Iterator[Mismatch]:
 def _of_descriptor(
     expected: Expected, index: int, answer: _Answer, status: RateLimitResponse.DescriptorStatus
 ) -> Iterator[tuple[str, str, bool, str]]:
-    """Of each expectation: what, the value expected, whether the descriptor got it, and what it got."""
+    """Each expectation: what, the value expected, whether the descriptor got it, and what it got."""
     rules = answer.rules[index]
     if expected.limit is not None and (limit := expected.limit[index]) is not None:
         yield "limit", limit.text, limit.fits(rules), limits_in_words(rules)
@@ -156,7 +156,7 @@ def _of_descriptor(
 
 
 def _names(rule: Rule) -> Iterator[str]:
-    """What a case may call the rule: its path with the domain or without, or its name."""
+    """The names by which a case may call the rule: its path with the domain or without, or its name."""
     yield _path(rule)
     yield ".".join(rule.path[1:])
     if rule.path_suffix:
@@ -171,7 +171,7 @@ def _path(rule: Rule) -> str:
 
 
 def _places(answer: _Answer) -> Sequence[str]:
-    """For each descriptor its rule with the place, or why it has none."""
+    """The rule of each descriptor with its place, or why it has none."""
     return [each.unmatched or f"{each.rule}, {each.place}".strip(", ") for each in answer.explanation.descriptors]
 
 

@@ -69,7 +69,7 @@ Of CSV: the columns. Of a pattern: user, remote_host, path, method.""",
     multiple=True,
     required=True,
     metavar="TEMPLATE",
-    help="What a line asks: KEY=VALUE... with {field} in values; + begins another descriptor. May be repeated.",
+    help="Descriptor for each line: KEY=VALUE... with {field} in values; + begins another one. May be repeated.",
 )
 @click.option("--domain", help="Domain of the requests.  [default: that of the rules, if there is one only]")
 @click.option("--compare", type=click.Path(path_type=Path), help="Other rules, for the same requests.")
@@ -78,7 +78,7 @@ Of CSV: the columns. Of a pattern: user, remote_host, path, method.""",
     "algorithms",
     multiple=True,
     type=click.Choice(NAMES),
-    help="Count all limits by this algorithm; given twice, by either, side by side.",
+    help="Count all limits by this algorithm; given twice: compare both.",
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Of the log.  [default: as its first lines look]")
 @click.option(
@@ -136,7 +136,7 @@ def command(
     """Show which requests of an access log RULES would have refused, by which rule and when.
 
     The requests are answered by the code of the service, at the times that they have in the log, with untouched
-    counters in memory at the begin. RULES is a folder or a file; SHADOW_MODE and QUOTA_MODE have no effect. A
+    counters in memory at the start. RULES is a folder or a file; SHADOW_MODE and QUOTA_MODE have no effect. A
     descriptor with a field that a line does not have (or has as - or empty) is left out. A request whose time is before
     that of a line above it counts at the latest time so far. docs/testing.md says more.
 

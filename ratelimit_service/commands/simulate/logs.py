@@ -204,7 +204,7 @@ _MONTHS: Final = {
 
 @lru_cache(4096)
 def _access_time(text: str) -> int:
-    """Of `10/Oct/2000:13:55:36 -0700`."""
+    """The moment of `10/Oct/2000:13:55:36 -0700`."""
     if text[3:6] not in _MONTHS:
         raise ValueError(f"there is no month {text[3:6]}")
     zone = timedelta(hours=int(text[22:24]), minutes=int(text[24:26]))
@@ -249,7 +249,7 @@ def read_time(value: str | float) -> int:
     else:
         number = value
     if not 0 <= number < 10**20:  # not a number either; an integer may be too large for a float
-        raise ValueError(f"{f'{value}'[:40]} is no time")
+        raise ValueError(f"{f'{value}'[:40]} is not a time")
     return round(next((number * unit for most, unit in _UNITS if number < most), number / 1000))
 
 
@@ -257,7 +257,7 @@ def _iso_time(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text[:40]!r} is no time, such as 2026-01-05T12:00:00Z or 1767614400") from None
+        raise ValueError(f"{text[:40]!r} is not a time, such as 2026-01-05T12:00:00Z or 1767614400") from None
     return _microseconds(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 

@@ -1,4 +1,4 @@
-"""What a line of a log asks: descriptors, written as templates with the fields of the line."""
+"""The request of a line of a log: descriptors, written as templates with the fields of the line."""
 
 import shlex
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Mapping:
     """Makes descriptors of the values of `fields`."""
 
     def __init__(self, templates: Sequence[str], took: str | None = None) -> None:
-        """Of `user={user} path={path}`, several with + between them; a usage error says what is wrong with one.
+        """Read `user={user} path={path}`, several with + between them; a usage error says what is wrong with one.
 
         `took` is the field that says how long the request of a line took, in seconds, or with `:ms` in milliseconds.
         """
@@ -41,7 +41,7 @@ class Mapping:
             except ValueError as error:  # quotes that do not end
                 raise click.UsageError(f"--descriptor {template!r}: {error}") from error
             if not words:
-                raise click.UsageError("--descriptor is empty; write such as 'user={user} path={path}'")
+                raise click.UsageError("--descriptor is empty; write for example 'user={user} path={path}'")
             for entries in descriptors([ENTRY.convert(word, None, None) for word in words]):
                 self._descriptors.append([_Template(key, self._parts(template, value)) for key, value in entries])
 
@@ -54,7 +54,7 @@ class Mapping:
         self._took = self.fields.index(name) if name else None
 
     def lasted(self, values: Values) -> int:
-        """How long the request of a line took, in microseconds; 0 if the line does not say it."""
+        """The time that the request of a line took, in microseconds; 0 if the line does not say it."""
         text = None if self._took is None else values[self._took]
         try:
             lasted = float(text or "0") * self._unit

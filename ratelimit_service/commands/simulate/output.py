@@ -1,4 +1,4 @@
-"""What came of a replay: a table for the terminal, JSON, CSV and a picture."""
+"""The result of a replay: a table for the terminal, JSON, CSV and a picture."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ _SLIGHTLY: Final = MINUTE
 
 
 def lines(replay: Replay, unread: int, problems: Sequence[UnreadLine], top: int) -> Iterator[str]:
-    """For a terminal; with the `top` keys that were refused most."""
+    """The result for a terminal; with the `top` keys that were refused most."""
     lasted = duration_in_words(replay.last - replay.first)
     yield f"{plural(replay.requests, 'request')} in {lasted}, {_moment(replay.first)} to {_moment(replay.last)} UTC"
     if unread:
@@ -127,7 +127,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], right: int = 1) -
 
 
 def as_json(replay: Replay, unread: int, problems: Sequence[UnreadLine], top: int) -> dict[str, Any]:
-    """For programs."""
+    """The result for programs."""
     return {
         "requests": replay.requests,
         "first": _iso(replay.first),
@@ -250,7 +250,7 @@ def _steps(replay: Replay, side: Side, number: Callable[[Span], int]) -> list[tu
     """Begin, end and number of each span; of the first and the last one, the part that the log covers.
 
     Otherwise a log that begins within a minute would seem to begin slowly. Less than half a span is joined with the one
-    beside it. One that stands alone is whole: a burst is no log that was cut.
+    beside it. One that stands alone is whole: a burst is not a log that was cut.
     """
     width = side.timeline.width
     steps: list[tuple[float, float, int]] = [

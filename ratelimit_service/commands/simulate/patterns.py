@@ -49,7 +49,7 @@ def generate(pattern: str, rate: float, duration: int, keys: int, fields: list[s
 
 
 def _moments(pattern: str, rate: float, duration: int) -> Iterator[tuple[int, bool]]:
-    """When requests come, from 0 on, and whether it is the attacker who sends them."""
+    """The times when requests come, from 0 on, and whether it is the attacker who sends them."""
     count = count_of("steady", rate, duration)
     gap = SECOND / rate
     if pattern == "burst":

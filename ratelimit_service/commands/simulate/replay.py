@@ -53,7 +53,7 @@ class Loans:
 
     @property
     def allowed(self) -> int:
-        """By right and on loan."""
+        """The cost allowed by right and on loan."""
         return self.by_right + self.on_loan
 
     @property
@@ -132,7 +132,7 @@ class Timeline:
 
 @dataclass(slots=True)
 class RuleSums:
-    """What a rule did."""
+    """The sums of a rule."""
 
     refused: int = 0
     """Requests; one that several rules refuse counts for each."""
@@ -151,7 +151,7 @@ class Refused(NamedTuple):
 
 
 class _Asked:
-    """What equal lines ask."""
+    """The plan of equal lines."""
 
     __slots__ = ("elastic", "end", "entries", "plan", "shadow", "shown", "unlimited")
 
@@ -266,7 +266,7 @@ class Side:
         self._now = until
 
     def _on_verdict(self, verdict: Verdict | RpcError) -> None:
-        """Of a request that a queue may delay."""
+        """Count a request that a queue may delay."""
         if isinstance(verdict, RpcError):
             return  # counters in memory are always there
         if verdict.delay:
@@ -340,7 +340,7 @@ class Side:
         return False
 
     def loans(self) -> dict[Rule, Loans]:
-        """What came of each elastic limit, in the order of the rules."""
+        """The sums of each elastic limit, in the order of the rules."""
         found: dict[Rule, Loans] = {}
         for span in self.timeline.spans:
             for rule, loans in span.elastic.items():
@@ -396,7 +396,7 @@ def counted_by(rule: Rule, name: str) -> tuple[Rule, str]:
 
 @dataclass(slots=True)
 class Differences:
-    """How two sides differ, by requests."""
+    """The differences of two sides, by requests."""
 
     only_first: int = 0
     """Refused by the first alone."""
@@ -405,7 +405,7 @@ class Differences:
 
 @dataclass(slots=True)
 class Replay:
-    """What came of a replay."""
+    """The result of a replay."""
 
     sides: Sequence[Side]
     requests: int = 0

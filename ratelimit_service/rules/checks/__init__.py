@@ -1,1 +1,1 @@
-"""What is said about rules: warnings, the difference of two versions, why a request matches as it does."""
+"""Checks of rules: warnings, and the difference of two versions."""

@@ -1,4 +1,4 @@
-"""Which descriptors get another limit from one book than from another, whatever the text of the files.
+"""The descriptors that get another limit from one book than from another, whatever the text of the files.
 
 Both trees are walked together. At each pair of nodes, the entries of `witnesses` lead to all pairs of nodes below that
 any entry leads to; the limits of a pair are compared. So a rule that was moved to another line or file is no
@@ -33,7 +33,7 @@ KEPT, AFRESH = "kept", "afresh"
 
 
 class Difference(NamedTuple):
-    """What of a limit differs."""
+    """A part of a limit that differs."""
 
     what: str
     old: str
@@ -79,7 +79,7 @@ def limits_in_words(rule: Rule | None) -> str:
 
 
 class _Domains:
-    """What the old and the new book have for a domain: its own rules, those of domain `*`, or none."""
+    """The rules of the old and the new book for a domain: its own rules, those of domain `*`, or none."""
 
     def __init__(self, name: str, old: RuleBook, new: RuleBook) -> None:
         self._name = name
@@ -139,7 +139,7 @@ class _Domains:
     def _compared(
         self, names: Sequence[str], entries: Entries, old: Node | None, new: Node | None
     ) -> RuleChange | None:
-        """How the limits at these nodes differ; None is where no descriptor fits."""
+        """The differences of the limits at these nodes; None is where no descriptor fits."""
         rules = []
         for book, root, node in zip(self._books, (self._old, self._new), (old, new), strict=True):
             rule = None if root is None else root.default if node is None else rule_at(root, node)
@@ -163,7 +163,7 @@ def _children_of(root: Domain | None, node: Node | None) -> ChildNodes | None:
 def compared(
     domain: str, names: Sequence[str], entries: Entries, old: Rule | None, new: Rule | None
 ) -> RuleChange | None:
-    """How the limits of these requests differ, or None if they do not."""
+    """The differences of the limits of these requests, or None if they do not."""
     if old is None or new is None:
         if old is new:
             return None

@@ -239,7 +239,7 @@ def _instead_of(network: IPv4Network | IPv6Network) -> str:
 
 
 def _list_of(value: str) -> str:
-    """What the value is a list of: `address`, `method` or `path`; empty when it is none."""
+    """The kind of list that the value is: `address`, `method` or `path`; empty when it is none."""
     parts = [part.strip() for part in _SEPARATOR.split(value)]
     if len(parts) > 1:
         if all(_is_address(part) for part in parts):

@@ -1,4 +1,4 @@
-"""What `check` and the log of a load say of limits that regions share."""
+"""Warnings and notes about limits that regions share, for `check` and the log of a load."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -16,7 +16,7 @@ _FEW: Final = 50
 
 
 def without_effect(book: RuleBook) -> LintWarning | None:
-    """That limits say how regions share them, and are not shared: at the first one."""
+    """The warning that limits say how regions share them, and are not shared; at the first one."""
     # A limit of 0 is the same in all regions.
     limits = ((rule, rule.limit) for rule in book.rules if rule.regions and rule.limit is not None)
     found = [rule for rule, limit in limits if limit.requests and limit.regions is None]
@@ -44,7 +44,7 @@ def review_regions(rule: Rule) -> Iterator[LintWarning]:
 
 
 def without_home(book: RuleBook) -> Iterator[LintWarning]:
-    """That the first limit which needs the home Redis has none: serve refuses it."""
+    """The warning at the first limit that needs the home Redis, without one: serve refuses it."""
     for rule in book.rules:
         if rule.limit is not None and (regions := rule.limit.regions) and regions.mode is not RegionMode.SPLIT:
             yield warning_at(rule.place, "regions", needs_home(regions.mode))
@@ -52,7 +52,7 @@ def without_home(book: RuleBook) -> Iterator[LintWarning]:
 
 
 def region_notes(book: RuleBook) -> Iterator[LintWarning]:
-    """What limits with `regions` ask of the settings and of Envoy, which are not known here."""
+    """Notes on what limits with `regions` need of the settings and of Envoy, which are not known here."""
     if (idle := without_effect(book)) is not None:
         yield idle
     for name in book.domains:

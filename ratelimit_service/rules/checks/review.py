@@ -68,7 +68,7 @@ def shared_keys(book: RuleBook, is_named: Callable[[Rule], bool]) -> Iterator[Li
 
 
 def queue_notes(book: RuleBook) -> Iterator[LintWarning]:
-    """What each domain with queues asks of Envoy, which is not known here: at the limit with the longest queue."""
+    """Notes on what each domain with queues needs of Envoy, at the limit with the longest queue."""
     for name in book.domains:
         longest = max(
             book.rules_in(name), key=lambda rule: rule.limit.kind.max_delay if rule.limit else 0, default=None
@@ -123,7 +123,7 @@ def review_limit(block: YamlMap, options: Mapping[str, Any], report: Report) -> 
     requests: int | None = options.get("requests_per_unit")
     excess: Excess | None = options.get("exceed")
     if requests == 0 and "burst" in options:
-        message = "burst has no effect: a bucket that gets 0 requests per unit is always empty; take it away"
+        message = "burst has no effect: a bucket that gets 0 requests per unit is always empty; remove it"
         report.warn(block.fields["burst"].key, "bucket", message)
     if requests is not None and excess is not None and excess.number and not excess.of(requests):
         percent = f"exceed has no effect: {excess.number}% of {plural(requests, 'request')}, rounded down, is 0"
@@ -233,7 +233,7 @@ def _pools(root: Domain) -> Iterator[LintWarning]:
         pool = root.pools[name]
         assert pool.limit is not None, "a pool has a counter"
         if not found:
-            message = f"pool {quoted(name)} has no members; give a limit elastic: {{pool: {name}, …}}, or take it away"
+            message = f"pool {quoted(name)} has no members; give a limit elastic: {{pool: {name}, …}}, or remove it"
             yield warning_at(pool.place, "pool", message)
         rights = sum(member.right for member in found)
         if rights > pool.limit.requests:
@@ -288,7 +288,7 @@ def _lists(parent: Node) -> Iterator[LintWarning]:
             yield warning_at(node.place, "overlap", message)
         if ranges[fit.key] == 1 and (inner := _inside(fit.networks)):
             more = f" (and {plural(len(inner) - 1, 'other')} of this list)" if len(inner) > 1 else ""
-            message = f"{inner[0][0]}{more} changes nothing: it is inside {inner[0][1]}; take one of them away"
+            message = f"{inner[0][0]}{more} changes nothing: it is inside {inner[0][1]}; remove one of them"
             yield warning_at(node.place, "overlap", message)
 
 
@@ -330,8 +330,6 @@ def _replaces(book: RuleBook) -> Iterator[LintWarning]:
     for rule in book.rules:
         for name in sorted(rule.replaces - names[rule.domain]):
             near = nearest(name, names[rule.domain] - {""})
-            hint = (
-                f"did you mean {quoted(near)}?" if near else "give the limit that is meant this name, or take it away"
-            )
+            hint = f"did you mean {quoted(near)}?" if near else "give the limit that is meant this name, or remove it"
             message = f"replaces {quoted(name)}, which is the name of no limit in domain {quoted(rule.domain)}; {hint}"
             yield warning_at(rule.place, "replaces", message)

@@ -39,7 +39,7 @@ def review_levels(root: Domain, parent: Node) -> Iterator[LintWarning]:
         if found is None and node.key in covers and covers[node.key].rank < _rank(name, node, order):
             found = covers[node.key].words
         if found is not None:
-            message = f"{quoted(name)} is never reached: {found}, or take it away"
+            message = f"{quoted(name)} is never reached: {found}, or remove it"
             yield warning_at(node.place, "unreached", message)
         elif node.rule is None and not node.children:
             if node.fit is not None:
@@ -52,7 +52,7 @@ def review_levels(root: Domain, parent: Node) -> Iterator[LintWarning]:
                 nothing = (
                     f"{quoted(name)} does nothing: it has no rate_limit, no descriptors, and exempts from no limit"
                 )
-                message = f"{nothing}; give it a rate_limit, or take it away"
+                message = f"{nothing}; give it a rate_limit, or remove it"
                 yield warning_at(node.place, "no-effect", message)
         yield from review_levels(root, node)
 
@@ -91,14 +91,14 @@ def _covering_wildcard(parent: Node, name: str, node: Node, order: Mapping[int, 
 
 
 class _Cover(NamedTuple):
-    """What fits every value of a key."""
+    """The descriptors that fit every value of a key."""
 
     rank: Rank
     words: str
 
 
 def _covers(parent: Node, order: Mapping[int, int]) -> dict[str, _Cover]:
-    """By key, the first descriptors that fit every value: a regex that does, or one and what is its opposite."""
+    """The first descriptors, by key, that fit every value: a regex that does, or one and what is its opposite."""
     found: dict[str, _Cover] = {}
     for name, node in parent.children.items():
         fit = node.fit
@@ -151,9 +151,7 @@ def _compare_alike(fit: Fit, other: Fit) -> bool:
 def _all_or_nothing(name: str, node: Node, fit: Fit) -> Iterator[LintWarning]:
     """Warnings about a descriptor that fits every value, or none."""
     if _fits_all(fit):
-        yield warning_at(
-            node.place, "regex", f"regex {fit.words} fits every value; leave it away, or write what is meant"
-        )
+        yield warning_at(node.place, "regex", f"regex {fit.words} fits every value; remove it, or write what is meant")
     if fit.negated and (fit.pattern == "*" or _fits_all(replace(fit, negated=False))):
         message = f"{quoted(name)} is never reached: it fits what does not match {fit.words}, and every value does"
         yield warning_at(node.place, "unreached", message)

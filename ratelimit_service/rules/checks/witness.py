@@ -46,7 +46,7 @@ class ChildNodes(NamedTuple):
 
     @property
     def children(self) -> Mapping[str, Node]:
-        """By name."""
+        """The children by name."""
         return self.node.children
 
     def child(self, key: str, value: str) -> Node | None:

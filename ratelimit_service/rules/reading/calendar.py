@@ -11,11 +11,11 @@ def read_calendar(block: YamlMap, fields: YamlMap, report: Report) -> Calendar |
     """The calendar of the limit in this block; None if malformed, or contradicted by the block, which is reported."""
     for key in ("unit", "unit_multiplier"):
         if given(block, key):
-            report.add(block.fields[key].key, f"{key} contradicts calendar: take one of them away")
+            report.add(block.fields[key].key, f"{key} contradicts calendar: remove one of them")
             return None
     anchor = block.fields["anchor"].value if "anchor" in block.fields else None
     if isinstance(anchor, Scalar) and anchor.value == "first_request":
-        report.add(anchor, "first_request contradicts calendar: take one of them away")
+        report.add(anchor, "first_request contradicts calendar: remove one of them")
         return None
     options = read_options(fields, MapType.CALENDAR, report)
     if len(options) < sum(given(fields, key) for key in fields.fields) or "unit" not in options:

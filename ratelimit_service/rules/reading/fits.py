@@ -1,4 +1,4 @@
-"""What a descriptor compares values with: `values`, `values_from`, `cidr`, `regex`, `not`; and how by `prefix`.
+"""Options by which a descriptor compares: `values`, `values_from`, `cidr`, `regex`, `not`; and how by `prefix`.
 
 Each such descriptor has a name, which its metrics have and the key of its counter if all values share one. It is
 `label`, or else made of what stands in the file: `method_values(GET,POST)`, `ip_not_cidr(10.0.0.0/8)`. The start and a
@@ -42,7 +42,7 @@ _Places = dict[tuple[int, int], Place]
 
 
 class ReadFit(NamedTuple):
-    """How a descriptor fits values, and how it counts them."""
+    """The test of a descriptor for values, and how it counts them."""
 
     fit: Fit | None = None
     """None if it matches by its name, as envoyproxy's descriptors do."""
@@ -57,7 +57,7 @@ class ReadFit(NamedTuple):
 
 
 class Siblings:
-    """What all files have at each level so far, to find what is given twice; and the data files that they name."""
+    """The descriptors of all files at each level, to find what is given twice; and the data files that they name."""
 
     def __init__(self, data: DataFiles) -> None:
         self.data = data
@@ -88,7 +88,7 @@ class Siblings:
 
 
 class _Read(NamedTuple):
-    """What a descriptor compares values with."""
+    """The test that was read for a descriptor."""
 
     fit: Fit
     content: str
@@ -103,7 +103,7 @@ def read_fit(
     report: Report,
     hash_value: HashValue | None,
 ) -> ReadFit:
-    """How the descriptor fits and counts values. `level` tells its level from all others.
+    """Read how the descriptor fits and counts values. `level` tells its level from all others.
 
     With `hash_value` the values of its key are secret.
     """
@@ -129,7 +129,7 @@ def read_fit(
         return ReadFit()  # malformed, which is reported
     if "*" in key:
         report.add(item.fields["key"].value, f"a key with a * in it cannot have {option}, which is for one key")
-    # The same network as in a descriptor that is negated is no mistake.
+    # The same network as in a descriptor that is negated is not a mistake.
     networks = {} if negated else siblings.networks((level, key, values.get("priority", 0)))
     read = _Reader(key, siblings, report, hash_value, networks)
     fit, content = read.option(option, values[option], item.fields[option].value)
@@ -184,7 +184,7 @@ class _Reader(NamedTuple):
     """Those of the level so far."""
 
     def option(self, option: str, value: Any, at: YamlNode) -> _Read:
-        """What the option with this value, which stands there, compares values with."""
+        """Read the option with this value, which stands there, as a test for values."""
         match option, at:
             case "values", _:
                 return self._values(value, at)
@@ -199,7 +199,7 @@ class _Reader(NamedTuple):
         return _Read(fit, _content("value", [text]))
 
     def _compared_with(self, text: str) -> Callable[[str, PatternWork], object]:
-        """What says whether a value is this `value`, as a descriptor without `not` would compare it."""
+        """The test whether a value is this `value`, as a descriptor without `not` would compare it."""
         if "*" in text:
             return Wildcards([(text, True)]).find
         hash_value = self.hash_value
@@ -256,7 +256,7 @@ class _Reader(NamedTuple):
         for item in items:
             network = parse_network(item.text)
             if network is None:
-                self.report.add(item, f"{quoted(item.text)} is no network, such as 10.0.0.0/8 or 2001:db8::/32")
+                self.report.add(item, f"{quoted(item.text)} is not a network, such as 10.0.0.0/8 or 2001:db8::/32")
                 continue
             if not network.as_written:
                 message = f"{quoted(item.text)} has bits of a host; it is used as the network {network}"
@@ -264,7 +264,7 @@ class _Reader(NamedTuple):
             place = self.report.place(item)
             first = self.networks.setdefault((network.low, network.bits), place)
             if first is not place:
-                message = f"network {network} is given twice at this level, first at {first}; take one of them away"
+                message = f"network {network} is given twice at this level, first at {first}; remove one of them"
                 self.report.add(item, message)
             networks.append(network)
         fit = Fit(self.key, "range", plural(len(networks), "network"), networks=tuple(networks))
@@ -307,7 +307,7 @@ def _content(option: str, texts: Iterable[str]) -> str:
 
 
 def _read_prefix(item: YamlMap, values: Mapping[str, Any], report: Report) -> Callable[[str], str]:
-    """How `prefix` counts addresses."""
+    """Read how `prefix` counts addresses."""
     at = item.fields["prefix"].key
     lengths = read_options(values["prefix"], MapType.PREFIX, report)
     if values.get("share_threshold"):

@@ -28,7 +28,7 @@ def read_limit(
         first, *others = without
         for key in (*others, *(key for key in LIMITING if given(block, key))):
             verb = "means the same as" if key == "allow" else "contradicts"
-            report.add(block.fields[key].key, f"{key} {verb} {first}: take one of them away")
+            report.add(block.fields[key].key, f"{key} {verb} {first}: remove one of them")
     if without or any(key not in options and given(block, key) for key in WITHOUT_LIMIT):
         return open_algorithm("fixed_window"), None
 
@@ -95,7 +95,7 @@ def read_queue(block: YamlMap, fields: YamlMap, report: Report) -> int:
     for key in _NOT_QUEUED:
         if given(block, key):
             reason = "max_delay says how many it holds" if key == "burst" else "only one that waits too long is refused"
-            report.add(block.fields[key].key, f"{key} contradicts queue, where {reason}: take one of them away")
+            report.add(block.fields[key].key, f"{key} contradicts queue, where {reason}: remove one of them")
     delay: int = read_options(fields, MapType.QUEUE, report).get("max_delay", 0)
     return delay
 
@@ -104,7 +104,7 @@ def _read_places(block: YamlMap, at: Positioned, options: Mapping[str, Any], rep
     """The limit of a block with `concurrency`."""
     for key in LIMITING:
         if key not in OF_PLACES and given(block, key):
-            message = f"{key} contradicts concurrency, which counts the requests under way: take one of them away"
+            message = f"{key} contradicts concurrency, which counts the requests under way: remove one of them"
             report.add(block.fields[key].key, message)
     if missing(block, "hold", MapType.RATE_LIMIT):
         after = "the time after which a place that nothing gave back is free"
@@ -118,7 +118,7 @@ def _read_places(block: YamlMap, at: Positioned, options: Mapping[str, Any], rep
 
 
 class KindForm(NamedTuple):
-    """How options of a limit say its kind."""
+    """A kind of limit, as options say it."""
 
     read: Callable[[YamlMap, Mapping[str, Any], Report], Kind]
     """The kind by the block and its options; PLAIN if they are malformed, which is reported."""
@@ -179,7 +179,7 @@ def _window_length(block: YamlMap, options: Mapping[str, Any], at: Positioned, r
         if window.times is not None:
             unit = block.fields["unit"].value
             text = unit.text if isinstance(unit, Scalar) else ""
-            report.add(field.key, f"unit_multiplier contradicts unit {quoted(text)}: take one of the numbers away")
+            report.add(field.key, f"unit_multiplier contradicts unit {quoted(text)}: remove one of the numbers")
             return None
         window = Window(window.unit, multiplier)
         if window.problem:

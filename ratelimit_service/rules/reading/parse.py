@@ -134,7 +134,7 @@ _PLAIN = ("value", "values", "values_from")
 
 @dataclass(slots=True)
 class _Domain:
-    """What is read of a domain so far."""
+    """The parts of a domain that are read so far."""
 
     name: str
     place: Place
@@ -172,7 +172,7 @@ class _Domain:
         )
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with the files of the domain together."""
+        """The problems of the domain's files together."""
         yield from self._plain_secrets()
         yield from self.pools.problems()
         if self.default and DEFAULT in self.children and (place := self.children[DEFAULT].place):
@@ -191,7 +191,7 @@ _RESPONSE_KEYS = tuple(field.name for field in fields(ResponseOptions))
 
 
 class _Load(NamedTuple):
-    """What all documents of one load share."""
+    """The state that all documents of one load share."""
 
     near_ratio: float
     max_values: int
@@ -272,7 +272,7 @@ class _Parser:
         rule = self._read_rule(item, values, (Level(DEFAULT, shared, several=True),))
         if rule is None:
             if not given(item, "rate_limit") and not given(item, "rate_limits"):
-                self._report.add(at, f"{at.text} has no rate_limit; write one, or take {at.text} away")
+                self._report.add(at, f"{at.text} has no rate_limit; write one, or remove {at.text}")
         elif (first := self._domain.default) is not None:
             self._report.add(at, f"domain {quoted(self._domain.name)} has a default already, at {first.place}")
         else:
@@ -408,7 +408,7 @@ class _Parser:
             self._report.add(at, "rate_limits contradicts rate_limit: put that limit into the list")
         blocks: Sequence[YamlMap] = values["rate_limits"]
         if not blocks:
-            self._report.add(at, "rate_limits is an empty list; take it away, or write a limit")
+            self._report.add(at, "rate_limits is an empty list; remove it, or write a limit")
         rules: list[Rule] = []
         levels = _sharing_holders(blocks, levels)
         for block in blocks:
@@ -510,7 +510,7 @@ class _Parser:
         return near_threshold(most, self._load.near_ratio)
 
     def _tallies(self, levels: tuple[Level, ...], path_suffix: Path, old: Rule | None) -> Tallies:
-        """Those of values, which go on from the rule's that had the same path before."""
+        """The tallies of values, which go on from the rule's that had the same path before."""
         if old is not None and old.tallies is not None:
             old.tallies.use_budget(self._load.budget)
             return old.tallies

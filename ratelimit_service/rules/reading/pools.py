@@ -25,7 +25,7 @@ _WITHOUT: Final = ("exceed", "block_for", "block_up_to")
 
 
 class Membership(NamedTuple):
-    """What `elastic` of a limit says."""
+    """The pool that `elastic` of a limit names."""
 
     pool: str
     strict: bool
@@ -46,7 +46,7 @@ class _WrittenPool(NamedTuple):
 
 
 class DomainPools:
-    """What is read of the pools of a domain, and of their members."""
+    """The pools of a domain, and their members, as they are read."""
 
     def __init__(self) -> None:
         self._pools: dict[str, _WrittenPool] = {}
@@ -93,7 +93,7 @@ class DomainPools:
             self._strict.add(membership.pool)
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong between limits and their pools."""
+        """The problems between limits and their pools."""
         first: dict[str, Membership] = {}
         for membership in self._members.values():
             name, rule, limit = membership.pool, membership.rule, membership.rule.limit
@@ -160,7 +160,7 @@ def read_elastic(
         if given(block, key):
             report.add(block.fields[key].key, f"{key} has no meaning with elastic, whose ceiling says what is allowed")
     if options.get("count_refused"):
-        report.add(block.fields["count_refused"].key, "count_refused has no meaning with elastic: take it away")
+        report.add(block.fields["count_refused"].key, "count_refused has no meaning with elastic: remove it")
     if not limit.requests:
         message = "elastic needs requests_per_unit of 1 at least; write 1 for a limit that lives on what it borrows"
         report.add(block.fields["requests_per_unit"].value, message)

@@ -21,7 +21,7 @@ from ratelimit_service.rules.syntax.maps import given
 
 
 class ReadRegions(NamedTuple):
-    """What is read of them."""
+    """The limit and the words that are read of them."""
 
     limit: Limit
     words: str
@@ -61,7 +61,7 @@ def read_regions(
         instead.insert(0, "charge: each in the descriptor")
     fix = f"; write {' or '.join(instead)}" if instead else ""
     if "elastic" in options:
-        message = "regions contradicts elastic, whose pool each region has for itself: take one of them away"
+        message = "regions contradicts elastic, whose pool each region has for itself: remove one of them"
         report.add(at, message)
     elif why := why_not_shared(mode, algorithm, limit, together):
         report.add(at, f"regions: {mode} is impossible: {why}{fix}")

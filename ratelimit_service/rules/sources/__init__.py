@@ -1,4 +1,4 @@
-"""Where rules come from. To add a source: its module, and one case here."""
+"""The sources that rules come from. To add a source: its module, and one case here."""
 
 from ratelimit_service.rules.sources.files import RulesFiles
 from ratelimit_service.rules.sources.source import RuleSource

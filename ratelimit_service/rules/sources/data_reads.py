@@ -23,7 +23,7 @@ Inode = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class DataRead:
-    """What a read of a data file found. Equal to another one with the same contents."""
+    """The result of a read of a data file. Equal to another one with the same contents."""
 
     contents: bytes | str
     """The bytes, or why they cannot be read."""

@@ -31,7 +31,7 @@ from ratelimit_service.system.disk import read_file
 
 @dataclass(frozen=True, slots=True)
 class FoundFiles:
-    """What a read found: the rules files, and the data files that the last load asked for."""
+    """The result of a read: the rules files, and the data files that the last load asked for."""
 
     documents: Sequence[YamlText]
     data: Mapping[str, DataRead]
@@ -154,7 +154,7 @@ class RulesFiles:
         return FoundFiles(files, data, {path: inode for path, inode in inodes.items() if inode is not None})
 
     async def _give(self, found: ReadResult | None) -> Given:
-        """What to load after this read."""
+        """The snapshot to load after this read."""
         if found is None:
             seconds = self._read_timeout_seconds
             problem = f"cannot be read: its file system has not answered for {seconds:g} s; SIGHUP tries again at once"

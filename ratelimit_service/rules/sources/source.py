@@ -23,21 +23,21 @@ Given = Documents | tuple[Problem, ...]
 
 
 class RuleSource(Protocol):
-    """Where rules come from. One task at a time waits for it, and loads what it gave before it asks for more."""
+    """A source of rules. One task at a time waits for it, and loads what it gave before it asks for more."""
 
     @property
     def name(self) -> str:
-        """What logs and pages call it: a path, an address."""
+        """The name for logs and pages: a path, an address."""
 
     @property
     def noun(self) -> str:
-        """What logs call one of its documents, such as `file`."""
+        """The noun for one of its documents in logs, such as `file`."""
 
     async def read(self, *, required: bool = False) -> Given:
-        """What there is now. With `required`, StartError if the source does not exist."""
+        """Read what there is now. With `required`, StartError if the source does not exist."""
 
     async def changed(self) -> Given:
-        """What there is as soon as that differs from what was given last and is whole, or after `refresh`."""
+        """Wait until what there is differs from what was given last and is whole, or after `refresh`."""
 
     def refresh(self) -> None:
         """Make `changed` give soon what there is, changed or not."""

@@ -132,7 +132,8 @@ class Composer:
                     event = self._event()
                     if documents and not _empty(event):
                         self._report.stop(
-                            _at(start), "a second YAML document begins here, but a rules file is one; make it a file"
+                            _at(start),
+                            "a second YAML document begins here, but a rules file has one; make it another file",
                         )
                     self._anchors.clear()
                     node = self._node(event, 0)
@@ -193,7 +194,7 @@ class Composer:
         else:
             value = resolve(text) if event.implicit[0] else text
         if not text.isascii() and _SURROGATE.search(text):  # PyYAML's own parser accepts such an escape
-            self._report.stop(_at(event), "is not valid YAML: half of a surrogate pair is no character")
+            self._report.stop(_at(event), "is not valid YAML: half of a surrogate pair is not a character")
         return Scalar(mark.line + 1, mark.column + 1, text, value)
 
     def _tagged(self, event: Any, tag: str, text: str) -> Value:
@@ -214,7 +215,7 @@ class Composer:
             case "timestamp" | "merge":
                 return text
             case _:
-                self._report.add(_at(event), f"tag {_short(tag)} is not known; leave it out")
+                self._report.add(_at(event), f"tag {_short(tag)} is not known; remove it")
                 return text
         if not fits:
             self._report.add(_at(event), f"{quoted(text)} is not what its tag {_short(tag)} says")
@@ -259,7 +260,7 @@ class Composer:
 
     def _check_tag(self, event: Any, known: str) -> None:
         if event.tag not in (None, "!", _TAGS + known):
-            self._report.add(_at(event), f"tag {_short(event.tag)} is not known here; leave it out")
+            self._report.add(_at(event), f"tag {_short(event.tag)} is not known here; remove it")
 
 
 def _is_merge(event: Any) -> bool:

@@ -1,1 +1,1 @@
-"""What may stand in a rules file: YAML with places, types of values, and the table of options."""
+"""The syntax of a rules file: YAML with places, types of values, and the table of options."""

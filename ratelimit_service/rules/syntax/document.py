@@ -50,15 +50,15 @@ class Document(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it: the path of a file. Data files that it names are relative to it."""
+        """The name for messages: the path of a file. Data files that it names are relative to it."""
 
     @property
     def text(self) -> bytes:
-        """What it is made of. Workers are sent this and make nodes of it again, as `open_document` does for `kind`."""
+        """Its text. Workers are sent this and make nodes of it again, as `open_document` does for `kind`."""
 
     @property
     def kind(self) -> str:
-        """What `text` is, such as `yaml`."""
+        """The kind of `text`, such as `yaml`."""
 
     def nodes(self, report: Report) -> YamlNode | None:
         """Its root, made anew, or None if it is empty. Raises RulesError, with a reason in the report, if it has none.

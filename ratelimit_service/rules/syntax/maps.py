@@ -40,7 +40,7 @@ def _rename_former(fields: YamlMap, where: MapType, report: Report) -> None:
     for option in _FORMER[where]:
         field = fields.fields.pop(option.former, None)
         if field is not None and fields.fields.setdefault(option.key, field) is not field:
-            report.add(field.key, f"{option.former} is another word for {option.key}: take one of them away")
+            report.add(field.key, f"{option.former} is another word for {option.key}: remove one of them")
 
 
 def rule_fields(*options: Mapping[str, Any]) -> dict[str, Any]:

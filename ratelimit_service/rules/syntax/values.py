@@ -61,7 +61,7 @@ def _read_count(node: YamlNode, key: str, report: Report, *, least: int, most: i
         return value
     advice = ""
     if isinstance(node, Scalar) and isinstance(value, str) and value.isdecimal():
-        advice = "; take the quotes away"
+        advice = "; remove the quotes"
     report.add(node, f"{key} must be a whole number from {least} to {most}{other}, not {kind_of(node)}{advice}")
     return None
 
@@ -87,7 +87,8 @@ def _read_unit(node: YamlNode, key: str, report: Report) -> Window | None:
     window = read_window(text)
     if window is None:
         if text[:1].isdecimal():
-            report.add(node, f'{key} {quoted(text)} is no multiple of {", ".join(UNITS)}, such as 10m or "5 minutes"')
+            units = ", ".join(UNITS)
+            report.add(node, f'{key} {quoted(text)} is not a multiple of {units}, such as 10m or "5 minutes"')
         else:
             report.add(node, f"{key} {quoted(text)} is not one of {', '.join(UNITS)}{did_you_mean(text, UNITS)}")
         return None
@@ -134,13 +135,13 @@ def _read_zone(node: YamlNode, key: str, report: Report) -> str | None:
             names = calendar.zone_names()
             near = nearest(text, names)
             hint = f"did you mean {names[near]}?" if near else "names are such as Europe/Berlin"
-            report.add(node, f"{key} {quoted(text)} is no time zone; {hint}")
+            report.add(node, f"{key} {quoted(text)} is not a time zone; {hint}")
             return None
     return text
 
 
 def _length(text: str) -> int:
-    """Microseconds; 0 for what is no time."""
+    """Microseconds; 0 for what is not a time."""
     try:
         return read_duration(text)
     except ValueError:
@@ -193,7 +194,7 @@ def _read_texts(node: YamlNode, key: str, report: Report) -> list[Scalar] | None
         report.add(node, f"{key} must be a list, not {kind_of(node)}")
         return None
     if not node.items:
-        report.add(node, f"{key} is an empty list, which fits nothing; take it away, or write what fits")
+        report.add(node, f"{key} is an empty list, which fits nothing; remove it, or write what fits")
         return None
     if len(node.items) > MAX_VALUES:
         report.add(node, f"{key} has more than {MAX_VALUES:,} values; make two descriptors of them")

@@ -1,4 +1,4 @@
-"""Who may read and who may write at the operator's port: by a token, or by the modes of the unix socket.
+"""Access to the operator's port, to read and to write: by a token, or by the modes of the unix socket.
 
 The token is ADMIN_TOKEN, or the one that the service makes at its start (`system/token_file.py`). Where a client comes
 from does not tell who it is: a proxy on the same machine, such as the sidecar of a mesh, has clients everywhere.
@@ -58,12 +58,12 @@ class Access:
         return web.Response(text=text, headers=HEADERS, content_type="application/json")
 
     def metrics(self) -> Sequence[Metric]:
-        """How often a token was wrong, and refused unseen."""
-        unseen = "Requests to the debug port refused without a look at their token: too many of the address were wrong."
+        """Metrics of tokens that were wrong, or refused unseen."""
+        unseen = "Requests to the debug port rejected because too many tokens from their address were wrong."
         return (
             counter(
                 "ratelimit_http_wrong_tokens_total",
-                "Requests to the debug port with a token that is wrong.",
+                "Requests to the debug port with a wrong token.",
                 self._wrong,
             ),
             counter("ratelimit_http_tokens_refused_total", unseen, self._refused),
@@ -80,7 +80,7 @@ class Access:
         remote = request.remote or ""
         if given and (wait := self._limit.check(remote, right=right, local=_is_local(request))):
             self._refused += 1
-            self._warnings.warn("tokens are refused unseen for a while, after too many wrong ones", remote)
+            self._warnings.warn("too many wrong tokens: rejecting all tokens from this address for now", remote)
             response = refusal(429, f"too many wrong tokens came from this address: it may try again in {wait} s")
             response.headers["Retry-After"] = str(wait)
             return response
@@ -104,7 +104,7 @@ _HOW_TO_SEND: Final = "this needs the header Authorization: Bearer, with the tok
 def _token_of(authorization: str) -> bytes:
     """The token that a header has; empty if none."""
     scheme, _, rest = authorization.partition(" ")
-    # aiohttp reads bytes that are no UTF-8 as surrogates.
+    # aiohttp reads bytes that are not UTF-8 as surrogates.
     text = rest.strip(" \t").encode("utf-8", "surrogateescape")
     match scheme.lower():
         case "bearer":
@@ -118,7 +118,7 @@ def _token_of(authorization: str) -> bytes:
 
 
 def client_of(request: web.Request) -> str:
-    """Where a request comes from, for the log."""
+    """The origin of a request, for the log."""
     return request.remote or ("the unix socket" if _by_unix_socket(request) else "an unknown address")
 
 

@@ -1,4 +1,4 @@
-"""What `/bans` asks of an engine, of one worker if there are several: list the bans in force, make one, lift one.
+"""Lists, makes and lifts bans for `/bans`, in an engine, of one worker if there are several.
 
 Requests and answers are JSON in bytes, as those of `/explain`.
 """
@@ -79,7 +79,7 @@ class BanMethod:
                 if lifted is None:
                     raise RpcError(Status.NOT_FOUND, "there is no ban of exactly these entries in this domain")
                 return self._described(lifted)
-        raise RpcError(Status.INTERNAL, "that is no request for bans")
+        raise RpcError(Status.INTERNAL, "unknown ban request")
 
     def _book(self) -> RuleBook:
         """The rules: they alone tell which values are secret, and what values share a counter."""

@@ -29,13 +29,13 @@ def read_change(what: str, body: bytes, names: set[str], remote: str) -> dict[st
     found.setdefault("who", "")
     fields = names | {"who"}
     if found.keys() != fields:
-        raise invalid(f"it has the fields {', '.join(sorted(fields))}, and who may be left out")
+        raise invalid(f"it has the fields {', '.join(sorted(fields))}, and who is optional")
     texts = fields - {"entries"}
     if not all(isinstance(found[name], str) for name in texts):
-        raise invalid(f"{', '.join(sorted(texts))} are texts")
+        raise invalid(f"{', '.join(sorted(texts))} must be strings")
     entries = list(_entries(found["entries"]))
     if None in entries:
-        raise invalid('entries is a list such as [{"key": "user", "value": "ada"}]')
+        raise invalid('entries must be a list such as [{"key": "user", "value": "ada"}]')
     who = found["who"][:_MAX_NAME_LENGTH]
     return found | {"entries": entries, "who": f"{who} from {remote}" if who else remote}
 

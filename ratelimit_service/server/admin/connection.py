@@ -170,7 +170,7 @@ class HttpConnections:
             self._evicted += 1
             oldest.abort()
             self._warnings.warn(
-                f"{self._most} HTTP connections are open, the most there may be (HTTP_MAX_CONNECTIONS):"
+                f"{self._most} HTTP connections are open, the maximum (HTTP_MAX_CONNECTIONS):"
                 " for each new one one is closed, the least recently used of the address with the most"
             )
         self._open[connection] = connection.source
@@ -195,7 +195,7 @@ class HttpConnections:
             connection.close()
 
     def metrics(self) -> Sequence[Metric]:
-        """How many are open, and were evicted."""
+        """Metrics of connections that are open, and that were evicted."""
         name = "ratelimit_http_connections"
         return (
             gauge(name, "Open HTTP connections.", len(self._open)),

@@ -1,4 +1,4 @@
-"""What the HTTP ports respond to: the endpoints for clients, for the operator and for Prometheus."""
+"""The endpoints of the HTTP ports: those for clients, for the operator and for Prometheus."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ _ALL_METRICS: Final = "all metrics, for Prometheus"
 
 
 class Endpoint(NamedTuple):
-    """What a verb at a path does."""
+    """A verb at a path, and what it does."""
 
     verb: str
     path: str
@@ -62,7 +62,7 @@ class Endpoint(NamedTuple):
 
 
 class Methods(NamedTuple):
-    """What answers from the limiter and its store, here or in a worker, beside ShouldRateLimit."""
+    """The methods that answer from the limiter and its store, here or in a worker, beside ShouldRateLimit."""
 
     explainer: BytesMethod
     bans: BytesMethod
@@ -126,7 +126,7 @@ class Endpoints:
         await self._history.look_at_rules()
 
     def for_clients(self) -> Sequence[Endpoint]:
-        """Those of the HTTP port."""
+        """The endpoints of the HTTP port."""
         return [
             Endpoint("POST", "/json", self._json.handle, "a RateLimitRequest as JSON: 200 allowed, 429 over limit"),
             Endpoint("GET", "/healthcheck", self._healthcheck, "200 if the health check says SERVING, else 500"),
@@ -139,7 +139,7 @@ class Endpoints:
         return [Endpoint("GET", path, self._expose, _ALL_METRICS)]
 
     def for_operator(self) -> Sequence[Endpoint]:
-        """Those of the debug port."""
+        """The endpoints of the debug port."""
         status, bans, resets = self._status, self._methods.bans, self._methods.resets
         rules = self._text(TEXT, self._rules, counts=False)
         stats = self._text(TEXT, lambda: stats_text(self._state))
@@ -198,9 +198,9 @@ class Endpoints:
     async def _reload(self, request: web.Request) -> web.StreamResponse:
         who = client_of(request)
         fields = about("reload_asked", who=who)
-        log.info("rules are loaded again: asked for by POST /reload from %s", who, extra=fields)
+        log.info("reloading rules (POST /reload from %s)", who, extra=fields)
         self._state.loading.reload()
-        return web.Response(status=202, text="the rules are loaded now; /status says what came of it\n", headers=TEXT)
+        return web.Response(status=202, text="the rules are being loaded; /status shows the result\n", headers=TEXT)
 
     async def _metrics_text(self, *, openmetrics: bool = False) -> Iterable[str]:
         await self._refresh()
@@ -222,14 +222,14 @@ class Endpoints:
     async def _show_hot(self, request: web.Request) -> web.StreamResponse:
         domain, rule = request.query.get("domain"), request.query.get("rule")
         if (domain is None) is not (rule is None):
-            return refusal(400, "say of which rule: /status/hot?domain=D&rule=PATH, or /status/hot for all")
+            return refusal(400, "name a rule: /status/hot?domain=D&rule=PATH, or /status/hot for all")
         found = self._hot.as_json() if domain is None or rule is None else self._hot.as_json(of_rule(domain, rule))
         return web.Response(text=json.dumps(found) + "\n", headers=_JSON)
 
     async def _show_what_if(self, request: web.Request) -> web.StreamResponse:
         domain, rule = request.query.get("domain"), request.query.get("rule")
         if domain is None or rule is None:
-            return refusal(400, "say of which rule: /status/what-if?domain=D&rule=PATH&requests=NUMBER")
+            return refusal(400, "name a rule: /status/what-if?domain=D&rule=PATH&requests=NUMBER")
         try:
             found = await self._what_if.answer(domain, rule, request.query.get("requests"))
         except RpcError as error:
@@ -239,7 +239,7 @@ class Endpoints:
     async def _show_history(self, request: web.Request) -> web.StreamResponse:
         domain = request.query.get("domain")
         if domain is None:
-            return refusal(400, "say of what: /status/history?domain=D, or /status/history?domain=D&rule=PATH")
+            return refusal(400, "name a domain or a rule: /status/history?domain=D, or ?domain=D&rule=PATH")
         try:
             text = await self._status.history_of(domain, request.query.get("rule"))
         except RpcError as error:

@@ -59,7 +59,7 @@ _T = TypeVar("_T")
 
 
 class BytesMethod(Protocol):
-    """What `/json` or `/explain` calls: ShouldRateLimit, an explainer, or those of the workers."""
+    """The method that `/json` or `/explain` calls: ShouldRateLimit, an explainer, or those of the workers."""
 
     def call(self, body: bytes, reply: Reply) -> object:
         """Handle the RateLimitRequest in `body`; `reply` is called once with the response, or an RpcError."""
@@ -89,7 +89,7 @@ class JsonApi:
         if isinstance(body, web.Response):
             return body
         if self._waiting >= _MAX_WAITING and len(body) > _SMALL:
-            return refusal(503, "too many large requests at once: ask again, or by gRPC")
+            return refusal(503, "too many large requests at once: try again, or use gRPC")
         try:
             message = await self._convert(self._request_bytes, body)
             response = await call_method(self._method, message)
@@ -124,7 +124,7 @@ async def read_body(request: web.Request, max_bytes: int, setting: str = "") -> 
     except TimeoutError:
         return refusal(408, f"the body did not arrive within {_BODY_SECONDS} s")
     except web.RequestPayloadError:
-        return refusal(400, "the body's chunks are not as HTTP/1.1 has them")
+        return refusal(400, "the body's chunked encoding is invalid")
     except web.HTTPRequestEntityTooLarge:
         pass
     return refusal(413, f"the body is larger than {max_bytes} bytes{setting}")

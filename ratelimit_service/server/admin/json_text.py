@@ -17,7 +17,7 @@ def read_json(body: bytes, make: Callable[[Sequence[tuple[str, Any]]], object] |
         if "\\u" in text:
             json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise ValueError("it has a character that UTF-8 does not have") from error
+        raise ValueError("it has a character that cannot be written as UTF-8") from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     return found

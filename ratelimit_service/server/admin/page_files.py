@@ -27,7 +27,7 @@ _FOR_ITS_FILES: Final = HEADERS | {"Cache-Control": "private, max-age=31536000, 
 
 
 class PageFiles:
-    """What is in the folder `page`, read once."""
+    """The files of the folder `page`, read once."""
 
     def __init__(self) -> None:
         folder = resources.files(__package__).joinpath("page")

@@ -1,4 +1,4 @@
-"""Which rules have counted lately, so that a page is not sent thousands of counts each time.
+"""The rules that have counted lately, so that a page is not sent thousands of counts each time.
 
 All pages are sent the same text: the counts that changed since the look `since`. A page that was sent the text of that
 look, or of a later one, has all of them then. Another one asks for all counts, which are then newer than the look.
@@ -16,7 +16,7 @@ WINDOW: Final = 15 * SECOND
 
 
 class RecentCounts:
-    """When each rule last counted. A look goes through all rules, one look at a time; 16 bytes are kept of each."""
+    """The times when rules last counted. A look goes through all rules, one at a time; 16 bytes are kept of each."""
 
     def __init__(self, clock: Clock = steady_clock) -> None:
         self.look = 0

@@ -1,4 +1,4 @@
-"""What `/counters/reset` asks of an engine, of one worker if there are several: reset the counters of a descriptor.
+"""Resets the counters of a descriptor for `/counters/reset`, in an engine, of one worker if there are several.
 
 Request and answer are JSON in bytes, as those of `/bans`.
 """
@@ -51,7 +51,7 @@ class ResetMethod:
         try:
             reset = await store.reset(list(looks(book, domain, entries, rules)))
         except StoreError as error:
-            log.warning("counters of %s may not be reset, as %s asked: %s", words, printable(who), error)
+            log.warning("resetting %s for %s failed, perhaps in part: %s", words, printable(who), error)
             raise RpcError(Status.UNAVAILABLE, f"counters cannot be reset: {error}") from error
         if not rules and not reset:
             raise RpcError(Status.NOT_FOUND, f"no rule limits {words}, and it has no counter; /explain says why")
@@ -71,5 +71,5 @@ def resetting(body: bytes, remote: str) -> bytes:
     """A request to reset the counters of the descriptor of a JSON body. RpcError if the body is wrong."""
     found = read_change("a reset of counters", body, {"domain", "entries"}, remote)
     if not found["domain"] or not found["entries"]:
-        raise RpcError(Status.INVALID_ARGUMENT, "a reset needs a domain and an entry: it is of one descriptor")
+        raise RpcError(Status.INVALID_ARGUMENT, "a reset needs a domain and an entry: it is for one descriptor")
     return json.dumps([found["domain"], found["entries"], found["who"]], ensure_ascii=True).encode()

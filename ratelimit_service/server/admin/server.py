@@ -52,7 +52,7 @@ _WRITES: Final = "whether this client may make bans, reset counters and reload, 
 
 
 class Addresses(NamedTuple):
-    """Where the HTTP ports listen."""
+    """The addresses on which the HTTP ports listen."""
 
     http: Sequence[Tcp]
     debug: Sequence[Tcp]
@@ -227,7 +227,7 @@ class AdminServer:
 
 
 def _bound(listener: socket) -> Address:
-    """Where a socket listens, with the port it got."""
+    """The address on which a socket listens, with the port it got."""
     name = listener.getsockname()
     return Unix(name) if isinstance(name, str) else Tcp(*name[:2])
 

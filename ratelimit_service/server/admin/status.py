@@ -63,14 +63,14 @@ class StatusPage:
         yield "}\n"
 
     def rules(self) -> Iterator[str]:
-        """What `text` says of the rules, without their counts: it changes with `edition` only."""
+        """The part of `text` about the rules, without their counts: it changes with `edition` only."""
         now = self._rules_now()
         yield f'{{"edition": {json.dumps(now.edition)}, "rules": ['
         yield from _listed(now.rules, lambda rule: json.dumps(_description(rule)))
         yield "]}\n"
 
     def now(self) -> Iterator[str]:
-        """What `text` says, with only the counts of the rules: a list in the order of `columns`, or 0 if all are."""
+        """The same as `text`, with only the counts of the rules: a list in the order of `columns`, or 0 if all are."""
         now = self._rules_now()
         yield json.dumps(self._service())[:-1]
         yield f', {now.head()}, "counts": ['
@@ -80,7 +80,7 @@ class StatusPage:
         yield "}\n"
 
     def recent(self) -> Iterator[str]:
-        """What `now` says, but of the rules the counts of those that changed after the look `since`, by index.
+        """The same as `now`, but of the rules the counts of those that changed after the look `since`, by index.
 
         Of the history it has the last minute that is over, and the running one: no other changes.
         """
@@ -121,7 +121,7 @@ class StatusPage:
         yield "}}"
 
     async def history_of(self, domain: str, rule: str | None) -> str:
-        """What `history` says of one domain, or of a rule by its name; RpcError if there is nothing to say."""
+        """The part of `history` about one domain, or of a rule by its name; RpcError if there is nothing to say."""
         history = self._history
         columns = await (history.of_domain(domain) if rule is None else history.of_rule(domain, rule))
         return json.dumps(self._minutes() | {"columns": columns}) + "\n"
@@ -232,11 +232,11 @@ class RulesNow(NamedTuple):
 
     @property
     def columns(self) -> Sequence[str]:
-        """What the numbers of `counts` are."""
+        """The names of the numbers in `counts`."""
         return (*COUNTS, *self.gauge_names)
 
     def counts(self, rule: Rule) -> Sequence[float]:
-        """What a rule has counted, and its gauges."""
+        """The counts of a rule, and its gauges."""
         counts = _counts(rule)
         if not self.gauge_names:
             return counts
@@ -248,7 +248,7 @@ class RulesNow(NamedTuple):
         return _description(rule) | dict(zip(self.columns, self.counts(rule), strict=True))
 
     def head(self) -> str:
-        """What stands before the counts."""
+        """The fields before the counts."""
         return f'"edition": {json.dumps(self.edition)}, "columns": {json.dumps(self.columns)}'
 
 
@@ -291,7 +291,7 @@ def _limit(rule: Rule) -> str:
 
 
 def _per_second(rule: Rule) -> float | None:
-    """By which limits of different windows are sorted; None if there is no such number."""
+    """The rate by which limits of different windows are sorted; None if there is no such number."""
     limit = rule.limit
     if limit is None:
         return 0 if rule.deny else None

@@ -1,4 +1,4 @@
-"""What is wrong with the service now: the banners of its page, and of `ratelimit status`."""
+"""The troubles of the service now: the banners of its page, and of `ratelimit status`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -66,7 +66,7 @@ def troubles(state: ServiceState, now: int) -> Iterator[Trouble]:
 
 
 def _answered(lost: LostServer, book: RuleBook | None) -> str:
-    """What is answered without that server, by the settings and by rules that say otherwise."""
+    """The words for what is answered without that server, by the settings and by rules that say otherwise."""
     answered = _MEANWHILE[lost.policy]
     by_policy = {} if book is None else book.by_policy
     if lost.at_home:

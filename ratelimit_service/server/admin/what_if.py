@@ -1,4 +1,4 @@
-"""What another number in place of a rule's limit would have refused lately: an estimate, from the sketches of hits.
+"""An estimate of what another number in place of a rule's limit would have refused lately, from the sketches of hits.
 
 They have, of each descriptor that asks much, its hits of the last five to ten minutes, and how many were refused; not
 when they came. So it is taken that the hits of a descriptor
@@ -24,14 +24,14 @@ from ratelimit_service.system.clock import SECOND
 
 
 class Asked(NamedTuple):
-    """What a descriptor has asked lately, in cost."""
+    """The cost that a descriptor has asked lately."""
 
     hits: float
     refused: float
 
 
 def would_refuse(asked: Asked, limit: int, requests: int, windows: float) -> float:
-    """Of what was asked, in so many windows of a limit, the cost that another one of `requests` would have refused."""
+    """The cost that another limit of `requests` would have refused of what was asked, in so many windows."""
     hits, refused = asked
     allowed = hits - refused
     if not refused:
@@ -44,7 +44,7 @@ def would_refuse(asked: Asked, limit: int, requests: int, windows: float) -> flo
 
 
 def evenly_refused(hits: float, requests: int, windows: float) -> float:
-    """Of hits that came evenly in so many windows, the cost that a limit of `requests` refuses."""
+    """The cost that a limit of `requests` refuses of hits that came evenly in so many windows."""
     return max(0, hits - requests * max(1, windows))
 
 
@@ -58,7 +58,7 @@ class WhatIf:
     async def answer(self, domain: str, name: str, wanted: str | None) -> dict[str, Any]:
         """As JSON, for the rule of this name and so many requests, or as many as it allows.
 
-        RpcError if there is no such rule, it has no such limit, or that is no number.
+        RpcError if there is no such rule, it has no such limit, or that is not a number.
         """
         rule = await rule_named(self._state.counted.book, domain, name)
         limit = rule.limit

@@ -1,4 +1,4 @@
-"""How many wrong tokens a client may send: a token bucket for each address, by the service's own algorithm and store.
+"""A limit on the wrong tokens of a client: a token bucket for each address, by the service's own algorithm and store.
 
 While the bucket of an address is empty, its tokens are refused unseen, the right one too: otherwise trying would go on.
 But who shares an address must not lock out the operator behind it for as long as he tries. So addresses from which the

@@ -24,7 +24,7 @@ _AT_ONCE: Final = 100
 _PAUSE_SECONDS: Final = 1.0
 """How long nothing is accepted after the process ran out of files, as asyncio does: at once it would fail again."""
 
-_NO_WORKER: Final = RpcError(Status.UNAVAILABLE, "no worker is there to answer")
+_NO_WORKER: Final = RpcError(Status.UNAVAILABLE, "no worker is available")
 
 
 class Dispatcher:
@@ -41,7 +41,7 @@ class Dispatcher:
 
     @property
     def addresses(self) -> Sequence[Address]:
-        """Where it listens."""
+        """The addresses on which it listens."""
         return [opened.address for opened in self._opened]
 
     @property
@@ -95,7 +95,7 @@ class Dispatcher:
             self.accept()
 
     def rebalance(self, idle: WorkerSlot) -> None:
-        """If this worker has no connections, the others send GOAWAY on those that they have above an equal share."""
+        """Have others send GOAWAY on connections above an equal share, if this worker has none."""
         share = -(-self.open // len(self._slots))
         if idle.connections == 0:
             for slot in self._slots:
@@ -127,7 +127,7 @@ class Dispatcher:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # out of files, or of memory
-                log.warning("connections cannot be accepted for a moment: %s", error.strerror)
+                log.warning("cannot accept connections for a moment: %s", error.strerror)
                 self._pause()
                 self._resuming = asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._resume_later)
                 return

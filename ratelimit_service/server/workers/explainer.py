@@ -57,7 +57,7 @@ def _ask_held(slot: WorkerSlot, body: bytes, reply: Reply) -> None:
 
 
 def _numbers(answer: asyncio.Future[bytes], count: int) -> list[int | None]:
-    """What a worker has answered; None for each if it did not, or was ended."""
+    """The numbers that a worker has answered; None for each if it did not, or was ended."""
     if not answer.done():
         answer.cancel()
     if answer.cancelled() or answer.exception() is not None:
@@ -66,7 +66,7 @@ def _numbers(answer: asyncio.Future[bytes], count: int) -> list[int | None]:
 
 
 def _answer(ask: Callable[[Reply], None]) -> asyncio.Future[bytes]:
-    """What is replied to the question; an RpcError is raised."""
+    """The reply to the question; an RpcError is raised."""
     answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def reply(response: bytes | RpcError) -> None:

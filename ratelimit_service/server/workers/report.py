@@ -1,4 +1,4 @@
-"""What workers count, as messages to the parent, and the sums that the parent makes of them.
+"""The counts of workers, as messages to the parent, and the sums that the parent makes of them.
 
 A worker sends, at each scrape and once a second:
 
@@ -189,7 +189,7 @@ class MergedCounts:
 
     @property
     def gauges(self) -> Mapping[Tally, Gauges]:
-        """What is true of rules in all workers, as each has reported it last."""
+        """The gauges of rules in all workers, as each has reported them last."""
         found: dict[Tally, Gauges] = {}
         for path, gauges in (each for slot in self._slots for each in slot.gauges):
             rule = self._rules.get(path)

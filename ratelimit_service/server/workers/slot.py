@@ -60,7 +60,7 @@ _EXIT_SECONDS: Final = 10.0
 
 _SETTINGS: Final = frozenset(setting.variable for setting in SETTINGS)
 
-_GONE: Final = RpcError(Status.UNAVAILABLE, "the worker that had the call has ended")
+_GONE: Final = RpcError(Status.UNAVAILABLE, "the worker that had the call exited")
 
 
 class SlotState(Enum):
@@ -127,12 +127,12 @@ class WorkerSlot:
 
     @property
     def age_seconds(self) -> float:
-        """How long its process has run."""
+        """The seconds for which its process has run."""
         return monotonic() - self._started
 
     @property
     def restarts(self) -> int:
-        """How many processes were there before it."""
+        """The number of processes before it."""
         return self._starts - 1
 
     @property

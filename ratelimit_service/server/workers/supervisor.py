@@ -86,7 +86,7 @@ class Supervisor:
 
     @property
     def addresses(self) -> Sequence[Address]:
-        """Where gRPC listens."""
+        """The addresses on which gRPC listens."""
         return self._dispatcher.addresses
 
     @property
@@ -155,7 +155,7 @@ class Supervisor:
         if self._running:
             _, late = await asyncio.wait(self._running, timeout=self._drain_timeout_seconds + _STOP_SECONDS)
             if late:
-                log.error("%d workers do not end: they are killed", len(late))
+                log.error("killing %d workers that did not exit in time", len(late))
                 self._kill()
                 await asyncio.wait(late)
 
@@ -204,7 +204,7 @@ class Supervisor:
             except OSError as error:
                 how = f"could not be started: {error}"
             except Exception:
-                log.exception("worker %d is not understood", slot.number)
+                log.exception("invalid message from worker %d", slot.number)
                 how = "was ended"
             not_received, problem = slot.take_back(), slot.problem
             lost = slot.connections
@@ -289,7 +289,7 @@ class _Method:
 
     @property
     def latency(self) -> Latency:
-        """How long the calls of all workers took."""
+        """The times that calls took in all workers."""
         return self._sums.latency
 
     def call(self, body: bytes, reply: Reply, timeout: int | None = None, caller: bytes = NOT_TOLD_APART) -> None:

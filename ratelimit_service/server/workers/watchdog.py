@@ -47,7 +47,7 @@ _STOPPED_SECONDS: Final = 1.0
 
 @dataclass(slots=True)
 class _Progress:
-    """What a silent worker was seen to do."""
+    """The last sign of life of a silent worker."""
 
     cpu_ticks: int | None
     """CPU that it had used at the last check."""
@@ -96,23 +96,23 @@ class Watchdog:
         if ticks != progress.cpu_ticks:
             progress.cpu_ticks, progress.last = ticks, now
         if why := why_kill(silence, now - progress.last):
-            log.error("worker %d %s: it is killed", slot.number, why)
+            log.error("killing worker %d: it %s", slot.number, why)
             slot.restart_silence(now)
             slot.kill()
         elif slot.ready and not slot.silent:
             log.warning(
-                "worker %d has said nothing for %g s: new connections go to the others", slot.number, _SILENCE_SECONDS
+                "no message from worker %d for %g s: new connections go to the others", slot.number, _SILENCE_SECONDS
             )
             slot.mark_silent()
         elif silence > _HUNG_SECONDS and not progress.warned:
             progress.warned = True
-            log.warning("worker %d has said nothing for %g s and is busy: its calls wait", slot.number, _HUNG_SECONDS)
+            log.warning("no message from worker %d for %g s, it is busy: its calls wait", slot.number, _HUNG_SECONDS)
 
 
 def why_kill(silence: float, still: float) -> str:
-    """Why to kill a worker that sent nothing for `silence` seconds and used no CPU for `still`; empty if not."""
+    """The reason to kill a worker that sent nothing for `silence` seconds and used no CPU for `still`; or empty."""
     if still > _HUNG_SECONDS:
-        return f"has said nothing and used no CPU for {_HUNG_SECONDS:g} s"
+        return f"sent no message and used no CPU for {_HUNG_SECONDS:g} s"
     if silence > _MAX_SECONDS:
-        return f"has said nothing for {_MAX_SECONDS:g} s, though it is busy"
+        return f"sent no message for {_MAX_SECONDS:g} s, though it is busy"
     return ""

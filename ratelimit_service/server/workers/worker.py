@@ -152,7 +152,7 @@ class Worker:
                 case ["stop"]:
                     self._stopping.set()
         if not self._stopping.is_set():
-            log.warning("the parent is gone: finishing what is in flight")
+            log.warning("the parent process exited: draining")
             self._engine.drain()
             self._stopping.set()
 
@@ -211,14 +211,14 @@ class Worker:
             for connection in received(self._handoff):
                 if self._out_of_files:
                     self._out_of_files = False
-                    log.info("connections can be taken again")
+                    log.info("accepting connections again")
                 self._received += 1
                 self._transport.adopt(connection, self._on_connection_closed)
                 self._count_connections()
         except OSError as error:
             if not self._out_of_files:
                 self._out_of_files = True
-                log.warning("connections cannot be taken, and go to other workers: %s", error.strerror)
+                log.warning("cannot accept connections, which go to other workers: %s", error.strerror)
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._handoff)
             self._resuming = loop.call_later(_PAUSE_SECONDS, self._receive_connections)

@@ -2,7 +2,7 @@
 
 A server is judged by the time that callers grant, and never for what takes less than `QUICK`. It is judged only after
 the sockets were read: a reply that is unread because this process did not run is not late. An error of one script call
-alone is no event.
+alone is not an event.
 
 ======================  =======================  =======================  =======================  ===================
 event                   CONNECTING               ANSWERING                SILENT                   LOST

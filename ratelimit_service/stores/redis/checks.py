@@ -77,7 +77,7 @@ class Checks:
 
 
 def warnings(information: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with a server, by its reply to INFO."""
+    """The warnings about a server, by its reply to INFO."""
     version = information.get("redis_version", "")
     if version and tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         yield f"it is version {version}, and not tested: use 6.2 or newer"

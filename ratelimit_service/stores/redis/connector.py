@@ -64,7 +64,7 @@ class Connector:
             except Exception:
                 if not self._unexpected:
                     self._unexpected = True
-                    log.exception("looking for Redis")
+                    log.exception("connecting to Redis failed")
                 self._on_failed(Fault("error"))
             else:
                 self._task = None

@@ -1,4 +1,4 @@
-"""What counters in Redis contain, by hits of cost 0: the scripts and the algorithms of the service answer. Pure.
+"""The contents of counters in Redis, by hits of cost 0: the scripts and the algorithms of the service answer. Pure.
 
 A limit answers what is left of it, not by how much it is exceeded, nor when it has room again. So a counter with a rule
 is looked at three times, in one step of Redis:
@@ -39,7 +39,7 @@ _NO_KEY: Final = -2
 
 
 class Content(NamedTuple):
-    """What a counter contains. Times are microseconds from the moment of the look."""
+    """The content of a counter. Times are microseconds from the moment of the look."""
 
     used: int | None
     """None of an algorithm of a later release, of a bucket without a rule, and of what home has granted to a region."""
@@ -84,7 +84,7 @@ def looks_at(counter: Counter, key: str) -> Sequence[Hit]:
 
 
 def content_of(counter: Counter, looks: Sequence[Hit], milliseconds: int) -> Content:
-    """What the counter contains, by these looks, when they are decided, and by the reply to PTTL."""
+    """The content of the counter, by these looks, when they are decided, and by the reply to PTTL."""
     exists = milliseconds != _NO_KEY
     expires = milliseconds * 1000 if milliseconds >= 0 else None
     if not counter.algorithm:
@@ -112,7 +112,7 @@ def content_of(counter: Counter, looks: Sequence[Hit], milliseconds: int) -> Con
 
 
 def _debt_of(counter: Counter) -> int:
-    """How far a pool may be in debt: that much more than it admits is in the limit of its counter."""
+    """The most debt that a pool may have: that much more than it admits is in the limit of its counter."""
     return counter.limit.requests if counter.rule is not None and counter.rule.pool else 0
 
 
@@ -126,6 +126,6 @@ def _limits(limit: Limit, algorithm: str, debt: int) -> tuple[Limit, ...]:
 
 @lru_cache(1000)
 def _rule_for(algorithm: str, limit: Limit) -> Rule:
-    """In place of a rule that is not there: what is counted so, without an end."""
+    """A rule in place of one that is not there: it counts so, without an end."""
     endless = limit if algorithm in _BUCKETS else replace(limit, requests=_MANY)
     return Rule("", (), endless, open_algorithm(algorithm or "fixed_window"))

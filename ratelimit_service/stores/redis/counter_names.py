@@ -1,4 +1,4 @@
-"""What the names of counters in Redis tell: descriptor, rule and limit. Pure.
+"""Reads the names of counters in Redis: descriptor, rule and limit. Pure.
 
 A key in our own format tells domain, descriptor and rule without doubt. Only where the key would be too long a digest
 stands in place of the descriptor. Keys of `KEY_FORMAT=envoyproxy` are ambiguous, because they have no escapes and no
@@ -22,7 +22,7 @@ from ratelimit_service.system.clock import SECOND
 
 
 class Counter(NamedTuple):
-    """What the key of a counter tells."""
+    """The descriptor, rule and limit that the key of a counter tells."""
 
     key: bytes
     domain: str
@@ -41,7 +41,7 @@ class Counter(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """Of a counter with a rule: what may be used of it, but for what exceeds the limit."""
+        """The most that may be used of a counter with a rule, but for what exceeds the limit."""
         debt = self.limit.requests if self.rule is not None and self.rule.pool else 0
         return self.limit.capacity - debt
 
@@ -57,7 +57,7 @@ class Counter(NamedTuple):
 
 
 def at_home(counter: Counter) -> Counter | None:
-    """What home has of a limit that it grants to this counter of a region; None of other limits."""
+    """The counter at home of a limit that it grants to this counter of a region; None of other limits."""
     regions = counter.limit.regions
     if regions is None or regions.home is None:
         return None
@@ -227,7 +227,7 @@ def _has_digests(node: Node) -> bool:
 
 
 def pool_in_words(name: str) -> str:
-    """In place of the descriptor, for the counter of a pool."""
+    """The words in place of the descriptor, for the counter of a pool."""
     return f"(pool {name})"
 
 
@@ -283,7 +283,7 @@ _NUMBER: Final = re.compile("[1-9][0-9]{0,17}")
 
 
 class _Shape(NamedTuple):
-    """What envoyproxy keys of a rule look like, without prefix and window."""
+    """The shape of a rule's keys in envoyproxy's form, without prefix and window."""
 
     rule: Rule
     limit: Limit

@@ -355,7 +355,7 @@ class Counters:
                 self.slots_moved |= redis.slots != slots
 
     async def read(self, batch: CounterBatch) -> list[tuple[Counter, Content]]:
-        """What the counters contain: all but those whose slot moves meanwhile."""
+        """Read the contents of the counters, but of those whose slot moves meanwhile."""
         contents: list[tuple[Counter, Content]] = []
         if any(counter.end for counter in batch.counters):
             self._moment = await self._now(batch.redis, batch.address)

@@ -39,7 +39,7 @@ class SyncScript(StepScript):
     twins, name = ("synced",), "sync.lua"
 
     def collect(self, end: int) -> Arguments:
-        """Of a counter: what this region has counted in the window with this end, 0 if there is nothing to exchange."""
+        """Read what this region has counted in the window with this end, 0 if there is nothing to exchange."""
         return "collect", self.now(), end
 
     def exchange(self, end: int, region: str, own: int) -> Arguments:
@@ -47,12 +47,12 @@ class SyncScript(StepScript):
         return "exchange", self.now(), end, region, own
 
     def deposit(self, end: int, others: int) -> Arguments:
-        """Of a counter: what the others have counted."""
+        """Write to a counter what the others have counted."""
         return "deposit", self.now(), end, others
 
 
 class Exchanges:
-    """Those of one process of this region."""
+    """The exchanges of one process of this region."""
 
     def __init__(
         self,
@@ -112,13 +112,13 @@ class Exchanges:
         return self._names.key(NamedCounter(counter.rule, counter.limit, f"{counter.key}{HOME}/{end}"))
 
     async def _count(self, execute: Callable[..., Any], key: str, arguments: Arguments) -> int:
-        """What the step returns. Raises Fault."""
+        """Run the step, and return its count. Raises Fault."""
         reply = await within(ANSWER_SECONDS, call_script(execute, self._script, [key], arguments))
         with fitting("the script of exchanges"):
             return next(integers([reply], 1))
 
     def metrics(self) -> Sequence[Metric]:
-        """How many there were."""
+        """Metrics of exchanges."""
         return (
             counter(
                 "ratelimit_region_exchanges_total", "Exchanges of a counter's counts with other regions.", self.done

@@ -1,4 +1,4 @@
-"""What can go wrong with a Redis: each cause has a name for metrics and words for the operator.
+"""The causes of failures of a Redis: each cause has a name for metrics and words for the operator.
 
 No word of a credential ever gets into a fault: what a server says is kept only where it cannot hold one. The log has
 two lines for an outage, lost and regained, and a third one for each cause that does not pass by itself.
@@ -32,7 +32,7 @@ class Fault(StoreError):  # noqa: N818  # a cause, which callers see inside a St
 
 
 class Cause(NamedTuple):
-    """What is known of a cause."""
+    """A cause of failures, in words."""
 
     words: str
     by_hand: bool = False
@@ -100,7 +100,7 @@ def code_of(reply: Exception) -> str:
 
 
 def fault_of_reply(reply: Exception) -> Fault:
-    """What an error reply means. An error inside a script may stand behind words of Redis's own."""
+    """The fault that an error reply means. An error inside a script may stand behind words of Redis's own."""
     text = str(reply)
     cause = _BY_CODE.get(text.partition(" ")[0])
     if cause is None:
@@ -120,7 +120,7 @@ def fault_of_reply(reply: Exception) -> Fault:
 
 
 def fault_of_exception(error: BaseException) -> Fault:
-    """What an exception of a connection, or of an attempt to make one, means."""
+    """The fault that an exception of a connection, or of an attempt to make one, means."""
     match error:
         case Fault():
             return error
@@ -141,7 +141,7 @@ def fault_of_exception(error: BaseException) -> Fault:
 
 
 def one_line(text: str) -> str:
-    """What a server says, as one line for the log."""
+    """The text of a server, as one line for the log."""
     return printable(" ".join(text[: 4 * _MAX_DETAIL_LENGTH].split()))[:_MAX_DETAIL_LENGTH]
 
 

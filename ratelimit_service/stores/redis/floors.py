@@ -1,4 +1,4 @@
-"""Which share of a limit each region has as its floor, as the register at home says. Pure; times are of home's clock.
+"""The share of a limit that a region has as its floor, as the register at home says. Pure; times are of home's clock.
 
 A region may spend its floor without asking, so home must not lease it out. But regions are never changed all at once:
 while one runs with other rules than the next one, or with another list of regions, each would leave another share to
@@ -64,7 +64,7 @@ Shares = Mapping[str, Share]
 
 
 class Grant(NamedTuple):
-    """When a share is granted that was not at once."""
+    """The time when a share is granted that was not at once."""
 
     moment: int
     """Or `_NEVER`."""
@@ -107,7 +107,7 @@ class Register:
     """By their digests."""
 
     def kept(self, rule: str, regions: Collection[str], percent: int) -> Mapping[str, int]:
-        """What is to be kept free for each region; for those of the list without a record so many percent."""
+        """The percent to be kept free for each region; for those of the list without a record so many percent."""
         kept: dict[str, int] = {}
         for record, share in self._having(rule):
             kept[record.region] = max(kept.get(record.region, 0), _kept(record, rule, share))
@@ -117,12 +117,12 @@ class Register:
         return kept
 
     def granted(self, rule: str, region: str, now: int) -> int:
-        """How much of its floor a region has at a time, in percent."""
+        """The percent of its floor that a region has at a time."""
         having = ((record, share) for record, share in self._having(rule) if record.region == region)
         return max((_granted(record, rule, share, now) for record, share in having if self._is_told(record)), default=0)
 
     def is_steady(self, rule: str, now: int) -> bool:
-        """What a unit of a bucket counts at home is the same as when any was leased that is not spent."""
+        """Whether a unit of a bucket counts as much at home as when any was leased that is not spent."""
         having = self._having(rule)
         moments = [grant.moment - share.lapse for record, share in having if (grant := record.grants.get(rule))]
         moments += [record.changed.get(rule, 0) for record in self.records]
@@ -131,7 +131,7 @@ class Register:
         return len(limits) < 2 and now > max(moments, default=0) + lapse
 
     def record(self, own: Record, shares: Shares) -> Record:
-        """What a record is when it is told now, for the first time or again."""
+        """The record when it is told now, for the first time or again."""
         before = self.find(own)
         return own._replace(
             since=self.now if before is None else before.since,
@@ -176,7 +176,7 @@ class Register:
         return [record for record in self.records if record.told > self.now - FRESH and record.regions != own.regions]
 
     def _grants(self, own: Record, shares: Shares) -> Mapping[str, Grant]:
-        """What is granted later of the shares of a record that is told now, for the first time or again."""
+        """The grants that come later of the shares of a record that is told now, for the first time or again."""
         before = self.find(own)
         grants = {}
         for rule, share in shares.items():
@@ -215,23 +215,23 @@ class Register:
         return not self._instead(record)
 
     def _instead(self, record: Record) -> Sequence[Record]:
-        """Those that its region has told since."""
+        """The records that its region has told since."""
         return [other for other in self.records if other.region == record.region and other.told > record.told + FRESH]
 
     def _without(self, record: Record) -> Sequence[Record]:
-        """Those of other regions, if none of them knows its region and all have begun later."""
+        """The records of other regions, if none of them knows its region and all have begun later."""
         others = [other for other in self.records if other.region != record.region and other.told > self.now - FRESH]
         is_known = any(record.region in other.regions or other.since <= record.since for other in others)
         return () if is_known else others
 
     def _ends(self, record: Record) -> int:
-        """Since when nothing is allowed by it any more; 0 if something may be."""
+        """The time since when nothing is allowed by it any more; 0 if something may be."""
         ends = [min(other.steady for other in instead)] if (instead := self._instead(record)) else []
         ends += [max(other.since for other in without)] if (without := self._without(record)) else []
         return max(record.told, min(ends)) if ends else 0
 
     def _told_instead(self, rule: str, record: Record) -> int:
-        """What is kept free for its region by records that it has told since, and still tells."""
+        """The percent kept free for its region by records that it has told since, and still tells."""
         having = [
             (other, self.shares[other.shares].get(rule)) for other in self._instead(record) if self._is_told(other)
         ]
@@ -239,19 +239,19 @@ class Register:
 
 
 def _kept(record: Record, rule: str, share: Share) -> int:
-    """What is kept free for a record's share."""
+    """The percent that are kept free for a record's share."""
     grant = record.grants.get(rule)
     return grant.before if grant is not None and grant.moment == _NEVER else share.percent
 
 
 def _granted(record: Record, rule: str, share: Share, now: int) -> int:
-    """What is granted of a record's share."""
+    """The percent that are granted of a record's share."""
     grant = record.grants.get(rule)
     return share.percent if grant is None or _NEVER < grant.moment <= now else grant.before
 
 
 class Floors:
-    """What one process of a region knows of them, and tells."""
+    """The floors as one process of a region knows and tells them."""
 
     def __init__(self, region: str, regions: Sequence[str]) -> None:
         self.redis = ""
@@ -311,7 +311,7 @@ class Floors:
         return self.own is not None and now <= self._sent + FRESH
 
     def copy(self) -> tuple[int, Mapping[str, int]]:
-        """What the region's other processes may go by while home cannot be reached: when, and what is granted."""
+        """The copy that the region's other processes use while home cannot be reached: when, and what is granted."""
         register = self.register
         assert register is not None, "it was read"
         rules = {rule for shares in register.shares.values() for rule, share in shares.items() if share.percent}

@@ -1,4 +1,4 @@
-"""What one process asks of the home Redis for its region, and the hits that wait for it.
+"""The asks of one process to the home Redis for its region, and the hits that wait for it.
 
 A reply of the region's Redis names what is to be asked of home, and hits that were not decided: they wait. An ask and
 its hits go through these steps, all of which belong to the process that got the ask in its reply:
@@ -80,7 +80,7 @@ _PAUSES: Final = 8
 
 _MAX_PAUSE: Final = 0.05
 
-_CUT_SECONDS: Final = 2.0
+_SUSPECT_SECONDS: Final = 2.0
 """For which a server that did not answer an ask is taken for lost, unless it answers another one."""
 
 _BACK: Final = 0
@@ -101,7 +101,7 @@ class WaitingHits(NamedTuple):
 
 
 class LeaseEnd(NamedTuple):
-    """What home has granted, to be collected when it has ended."""
+    """A lease that home has granted, to be collected when it has ended."""
 
     due: float
     """Seconds of the monotonic clock."""
@@ -140,7 +140,7 @@ class Home:
         """Counters about which home is asked, with those for which it is late."""
         self._pausing: set[str] = set()
         """Keys whose hits are sent again after a pause."""
-        self._cut: dict[Lane | None, float] = {}
+        self._suspected: dict[Lane | None, float] = {}
         """The servers of home that did not answer an ask, and until when they are taken for lost."""
         self._ends: list[LeaseEnd] = []
         """A heap."""
@@ -216,7 +216,7 @@ class Home:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def metrics(self) -> Sequence[Metric]:
-        """What was asked of home, and what has become of what it has granted."""
+        """Metrics of what was asked of home, and of what has become of what it has granted."""
         return (
             gauge(
                 "ratelimit_region_home_healthy",
@@ -228,20 +228,22 @@ class Home:
             counter("ratelimit_region_units_returned_total", "Units of these given back, unspent.", self.returned),
             counter(
                 "ratelimit_region_units_burnt_total",
-                "Units neither spent nor given back, because a Redis was lost or its answer did not come.",
+                "Units lost with a failure of a Redis: neither spent nor given back.",
                 self.lost,
             ),
             counter(
-                "ratelimit_region_asks_total", "Calls by which this process asked the home Redis for units.", self.asks
+                "ratelimit_region_asks_total", "Requests for units that this process sent to the home Redis.", self.asks
             ),
             counter_by(
                 "ratelimit_region_asks_failed_total",
-                "Of these, those that home did not answer in time, by cause; with overload, what was not asked.",
+                "Failed requests to the home Redis, by cause (overload: not sent).",
                 "cause",
                 self.failed.items(),
             ),
             histogram(
-                "ratelimit_region_ask_seconds", "Time from such a call to the home Redis's answer.", self._round_trips
+                "ratelimit_region_ask_seconds",
+                "Time from a request for units to the answer of the home Redis.",
+                self._round_trips,
             ),
             gauge("ratelimit_region_waiting", "Requests that wait for an answer of the home Redis.", self._waiting),
             *self._exchanges.metrics(),
@@ -266,19 +268,19 @@ class Home:
             asyncio.get_running_loop().call_later(pause, self._on_pause, key)
 
     def _fault(self, hit: Hit) -> Fault | None:
-        """Why the hit cannot wait for home, if it cannot."""
+        """The reason why the hit cannot wait for home, if it cannot."""
         name = self._name_of(hit)
-        fault = self._loss(name)
+        fault = self._lost_fault(name)
         if fault is not None:
             return fault
-        if monotonic() < self._cut.get(self.topology.lane_of(name), 0.0):
+        if monotonic() < self._suspected.get(self.topology.lane_of(name), 0.0):
             return Fault("timeout")
         if self._waiting >= self._max_waiting or (self._asked >= self._max_asked and hit.key not in self._asking):
             return Fault("overload")
         return None
 
-    def _loss(self, name: str) -> Fault | None:
-        """Why the server of home that has this counter cannot be asked, if it is known to be lost."""
+    def _lost_fault(self, name: str) -> Fault | None:
+        """The reason why the server of home that has this counter cannot be asked, if it is known to be lost."""
         lane = self.topology.lane_of(name)
         if lane is None:
             return Fault("unreachable")
@@ -346,13 +348,13 @@ class Home:
             refused = fault.cause == "protocol" or isinstance(fault.__cause__, hiredis.ReplyError)
             if refused and at_home is not None:
                 at_home.refused(fault)
-            self._go_without(lane, asks, fault)
+            self._fail_waiting(lane, asks, fault)
         finally:
             late.cancel()
             self._asked -= len(asks)
 
     def _wanted(self, ask: RegionAsk) -> Ask:
-        """What is asked, by what the register leaves of the limit."""
+        """The units to ask for, by what the register leaves of the limit."""
         now = int(monotonic() * SECOND)
         ask = ask._replace(limit=self._floors.limit_of(ask.rule, ask.limit, now))
         if ask.numbers[_BACK] and not self._floors.is_steady(ask.rule, now):
@@ -361,10 +363,10 @@ class Home:
         return at_home(ask)
 
     def _on_late(self, lane: Lane, asks: Sequence[RegionAsk]) -> None:
-        self._cut[self.topology.lane_of(self._name_of(asks[0]))] = monotonic() + _CUT_SECONDS
-        self._go_without(lane, asks, Fault("timeout"))
+        self._suspected[self.topology.lane_of(self._name_of(asks[0]))] = monotonic() + _SUSPECT_SECONDS
+        self._fail_waiting(lane, asks, Fault("timeout"))
 
-    def _go_without(self, lane: Lane, asks: Sequence[RegionAsk], fault: Fault) -> None:
+    def _fail_waiting(self, lane: Lane, asks: Sequence[RegionAsk], fault: Fault) -> None:
         """Answer what waits, because home cannot be reached."""
         self.failed[fault.cause] += 1
         for ask in asks:
@@ -375,7 +377,7 @@ class Home:
                 self._pending.fail(waiting.request, waiting.hits, fault, without_home=True)
 
     async def _take(self, wanted: Sequence[Ask]) -> Sequence[Granted]:
-        """What home grants. Raises Fault."""
+        """Ask home for units; returns its grants. Raises Fault."""
         name = self._script.key(wanted[0].counter)
         keys, arguments, _ = self._script.encode((), wanted)
         sent = monotonic()
@@ -390,7 +392,7 @@ class Home:
             raise
         self._round_trip = monotonic() - sent
         self._round_trips.observe(int(self._round_trip * 1e9))
-        self._cut.pop(self.topology.lane_of(name), None)
+        self._suspected.pop(self.topology.lane_of(name), None)
         self.granted += sum(granted.units for granted in grants)
         self.returned += back
         return grants
@@ -398,7 +400,7 @@ class Home:
     async def _execute(self, name: str, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
         while (lane := self.topology.lane_of(name)) is not None and lane.connects:  # noqa: ASYNC110 - soon it is or fails
             await asyncio.sleep(_PAUSE)
-        if (fault := self._loss(name)) is not None:
+        if (fault := self._lost_fault(name)) is not None:
             raise fault
         self.asks += 1
         return await call_script(partial(self.topology.execute, name), self._script, keys, arguments)
@@ -440,4 +442,4 @@ class Home:
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("asking the home Redis", exc_info=error)
+            log.error("a request to the home Redis failed", exc_info=error)

@@ -1,4 +1,4 @@
-"""Names of counters in Redis. Pure. Hot path.
+"""Names of counters in Redis. Pure.
 
 A name is `CACHE_KEY_PREFIX`, a version, and the counter's key, such as `rl2|shop|user=ada|fixed_window/60000000`; the
 version changes when the meaning of what is stored does. In a Cluster each counter has a slot of its own, except those
@@ -134,7 +134,7 @@ _DIGITS: Final = 16
 
 @cache
 def _digits_by_bit() -> Sequence[int]:
-    """For each bit of a slot: which of the last digits of a name, when flipped, change that bit alone.
+    """The last digits of a name that, when flipped, change a bit of a slot alone, for each bit.
 
     A CRC is linear: flipping the same digits changes the slot by the same bits, whatever the name. So it is a system of
     linear equations modulo 2, solved by Gaussian elimination; trying names would take 16,384 of them on average.

@@ -97,7 +97,7 @@ WaitForHome = Callable[["Lane", ScriptCall, Answer], Sequence[Part]]
 
 
 class LaneContext(NamedTuple):
-    """What all lanes of a store share."""
+    """The parts that all lanes of a store share."""
 
     pending: PendingRequests
     denied: DeniedCache | None
@@ -110,7 +110,7 @@ class LaneContext(NamedTuple):
     """The servers are those of the home of all regions, which may be far away."""
 
     def outage(self, name: str) -> Outage:
-        """Of the server with this name."""
+        """The outage of the server with this name."""
         return Outage(f"{name} (home)" if self.at_home else name, self.policy.name, at_home=self.at_home)
 
 
@@ -187,7 +187,7 @@ class Lane:
 
     @property
     def lost(self) -> LostServer | None:
-        """What is wrong with the server, if it is lost."""
+        """The fault of the server, if it is lost."""
         return self._outage.lost
 
     @property
@@ -536,7 +536,7 @@ class Lane:
     # Heartbeats, and what is read of the server now and then
 
     def _overdue(self, oldest: "Pipeline", now: float) -> float | None:
-        """If the server is silent for too long, the seconds that were granted to a request that waited in vain."""
+        """The seconds that were granted to a request that waited in vain, if the server is silent for too long."""
         took = now - oldest.sent
         if took >= SILENCE:
             return SILENCE

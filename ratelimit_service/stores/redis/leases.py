@@ -124,7 +124,7 @@ class LeasedCounter:
 
 @dataclass(slots=True, eq=False)
 class Ask:
-    """What a script call gives back and takes of one counter: `Wanted` of its lease."""
+    """The ask of a script call, which gives back and takes of one counter: `Wanted` of its lease."""
 
     counter: LeasedCounter
     back: int
@@ -377,7 +377,7 @@ class Leases:
             self._join(leased)
 
     def by_rule(self) -> Mapping[Tally, Gauges]:
-        """What is held of counters of each rule, by its tally."""
+        """The counters and units that are leased of each rule, by its tally."""
         found: dict[Tally, list[int]] = {}
         for leased in self.by_key.values():
             if units := leased.lease.held:
@@ -387,7 +387,7 @@ class Leases:
         return {tally: Gauges(*sums) for tally, sums in found.items()}
 
     def metrics(self) -> Sequence[Metric]:
-        """What is held, and what has become of what was."""
+        """Metrics of the units that are leased, and of what has become of others."""
         hits = {"lease": self.allowed, "denied": self.denied, "redis": self.sent}
         return (
             gauge(
@@ -407,7 +407,7 @@ class Leases:
             counter("ratelimit_lease_units_returned_total", "Units given back, unspent.", self.returned),
             counter(
                 "ratelimit_lease_units_burnt_total",
-                "Units neither spent nor given back, because Redis was lost or its answer did not come.",
+                "Units lost with a failure of Redis: neither spent nor given back.",
                 self.lost,
             ),
             counter_by(

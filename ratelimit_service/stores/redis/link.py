@@ -104,7 +104,7 @@ class Link(asyncio.Protocol):
         except BaseException as error:
             if link is not None:
                 link.abort()
-            if isinstance(error, OSError | TimeoutError | ValueError):  # a host that is no name is a ValueError
+            if isinstance(error, OSError | TimeoutError | ValueError):  # a host that is not a name is a ValueError
                 raise fault_of_exception(error) from error
             raise
         return link
@@ -180,7 +180,7 @@ class Link(asyncio.Protocol):
                     if isinstance(reply, hiredis.ReplyError):  # why it is about to close the connection
                         self._lose(fault_of_reply(reply))
                         return
-                    raise Fault("protocol", "it speaks unasked")  # noqa: TRY301  # as any other bytes that are wrong
+                    raise Fault("protocol", "unsolicited reply")  # noqa: TRY301  # as any other bytes that are wrong
                 replies.popleft()(reply)
             if self._unread > MAX_REPLY:
                 raise Fault("protocol", f"a reply of more than {MAX_REPLY >> 20} MiB")  # noqa: TRY301  # the same

@@ -1,4 +1,4 @@
-"""What a region asks of home, and what it gets: between the replies of one script and the calls of the next. Pure.
+"""A region's asks to home, and their answers: between the replies of one script and the calls of the next. Pure.
 
 A reply of the region's Redis names asks (`script.py` makes `RegionAsk` of them). One goes to the home Redis as an ask
 of a lease (`at_home`), by the script that counts there too. What home has granted is deposited in the region's counter,
@@ -27,7 +27,7 @@ Command = tuple[Sequence[str], Sequence[str]]
 
 
 class RegionAsk(NamedTuple):
-    """What a region asks of home about one counter."""
+    """The ask of a region to home about one counter."""
 
     rule: Rule
     limit: Limit
@@ -49,7 +49,7 @@ class RegionAsk(NamedTuple):
 
 
 def at_home(ask: RegionAsk) -> Ask:
-    """What is asked, as the script that counts at home takes it."""
+    """The ask as the script that counts at home takes it."""
     length = term(ask.rule.algorithm, ask.limit)
     return Ask(LeasedCounter(ask.rule, home_of(ask.limit), ask.key + HOME, length, 0), *Wanted._make(ask.numbers))
 
@@ -87,7 +87,7 @@ class RegionScript(StepScript):
 
     @fitting("the script of regions")
     def collected(self, ask: RegionAsk, reply: Any) -> RegionAsk | None:
-        """What is to be given back to home, as an ask for nothing; None if nothing was left. Raises Fault."""
+        """The units to give back to home, as an ask for nothing; None if nothing was left. Raises Fault."""
         units, term_end = integers(reply, 2)
         return ask._replace(numbers=(units, term_end, 0, 0)) if units else None
 
@@ -96,7 +96,7 @@ class RegionScript(StepScript):
 
 
 def deposit_of(ask: RegionAsk, granted: Granted | None) -> Deposit:
-    """What home has answered, by the clock of the region's Redis."""
+    """The answer of home, by the clock of the region's Redis."""
     if granted is None:
         later = ask.now + ASK_LIFE
         return Deposit(ask.now, 0, 0, 0, later, later, later)

@@ -1,4 +1,4 @@
-"""What this process tells the register of regions at home, and reads of it: every few seconds, and before it asks.
+"""Tells the register of regions at home of this process, and reads it: every few seconds, and before it asks.
 
 A process that does not reach home goes by what others of its region have read, of which they keep a copy in the Redis
 of the region. So a region that is cut off has its floors after a restart too.
@@ -138,7 +138,7 @@ class Registrar:
         except Fault:
             pass  # the Redis of the region is lost too
         except Exception:
-            log.exception("telling the register of regions")
+            log.exception("updating the register of regions failed")
         finally:
             self._telling = None
             self._on_change()
@@ -192,7 +192,7 @@ class Registrar:
         return version, Register(at, records, self._shares)
 
     async def _read_shares(self, digests: AbstractSet[str]) -> None:
-        """Those that are not known yet. Raises Fault."""
+        """Read the shares that are not known yet. Raises Fault."""
         own = {self.floors.digest: self.floors.shares}
         known = {digest: shares for digest, shares in {**self._shares, **own}.items() if digest in digests}
         for digest in digests - known.keys():

@@ -120,7 +120,7 @@ class PendingRequests:
         self._queues: dict[int, DeadlineQueue] = {}
 
     def __len__(self) -> int:
-        """How many wait, or are answered while one before them in their queue waits."""
+        """The number of requests that wait, or are answered while one before them in their queue waits."""
         return sum(len(queue.requests) for queue in self._queues.values())
 
     def queue_for(self, timeout: int | None) -> DeadlineQueue:
@@ -194,7 +194,7 @@ class PendingRequests:
             ),
             counter(
                 "ratelimit_store_late_answers_total",
-                "Requests that the store decided in the last fifth of the time that it had.",
+                "Requests that the store decided in the last 20 % of their deadline.",
                 self.close_calls,
             ),
         )

@@ -65,7 +65,7 @@ class Encoded(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a reply says beside the decisions on its hits."""
+    """The contents of a reply beside the decisions on its hits."""
 
     now: int
     """When the script ran, by the clock of its server."""
@@ -88,7 +88,7 @@ class Sent(Protocol):
 
     @property
     def names(self) -> Sequence[str] | None:
-        """Of their counters, if they are made already."""
+        """The names of their counters, if they are made already."""
 
 
 class Script(Protocol):
@@ -175,7 +175,7 @@ class ScriptCall:
 
 
 def largest_bundle(hits: Sequence[Hit]) -> int:
-    """How many hits the largest bundle has."""
+    """The number of hits in the largest bundle."""
     return max((len(list(members)) for together, members in groupby(hits, _together) if together), default=0)
 
 
@@ -402,10 +402,10 @@ class BatchScript:
                     over = max(0, min(exceed - left, room - left)) if left < exceed else 0
                     hit.decision = Decision(True, left, over, reset, 0)
                     if hit.cost < 0:
-                        if left < 0:
+                        if left < 0:  # a refund to a blocked counter: how long it is blocked, negative
                             hit.decision = Blocked(True, 0, 0, reset, 0, -left)
                         changed.append(hit)
-                elif got == 2 and len(hits) == 1:
+                elif got == _QUEUED and len(hits) == 1:
                     if not 0 <= retry <= hits[0].limit.kind.max_delay:
                         raise ValueError(retry)
                     hits[0].decision = Queued(True, left, 0, reset, 0, retry, now + retry)
@@ -486,8 +486,10 @@ _BY_CALENDAR: Final = 2
 """In place of `first_request`; the edges of the windows follow the limit."""
 _CROSSING_ONLY: Final = 2
 """In place of `count_refused`."""
+_QUEUED: Final = 2
+"""In place of `got`: the hit has a place in a queue."""
 _WAITS: Final = -2
-"""In place of `retry_after`."""
+"""In place of `retry_after`: the refused hits wait for the home Redis."""
 
 
 def _runs(hits: Sequence[Hit]) -> list[list[Hit]]:

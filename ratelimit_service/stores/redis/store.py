@@ -124,7 +124,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
 
 
 class Topologies(NamedTuple):
-    """Where counters are; `redis_of` says which of these has those of a rule."""
+    """The topologies that have counters; `redis_of` says which of these has those of a rule."""
 
     main: Topology
     per_second: Topology | None
@@ -182,7 +182,7 @@ class RedisStore:
 
     @property
     def counters(self) -> int:
-        """How many keys the servers have, of all their users, as they replied a few seconds ago."""
+        """The number of keys on the servers, of all their users, as they replied a few seconds ago."""
         return sum(lane.counters for lane in self.lanes)
 
     @property
@@ -350,7 +350,7 @@ class RedisStore:
             topology.put_ask(ask, script)
 
     async def _give_back(self) -> None:
-        """What is not given back in time is lost until its window ends."""
+        """Give back all leases. Units that do not arrive in time are lost until their window ends."""
         leases, late = self._leases, monotonic() + _GIVE_BACK_SECONDS
         while (leases.held or leases.asking) and self.healthy and monotonic() < late:
             leases.give_all()
@@ -414,4 +414,4 @@ class RedisStore:
 
 
 def _too_heavy(together: int) -> TooHeavyError:
-    return TooHeavyError(f"{together} limits are to be charged together, the most is {MAX_IN_PIPELINE}")
+    return TooHeavyError(f"{together} limits cannot be charged together, the maximum is {MAX_IN_PIPELINE}")

@@ -87,7 +87,7 @@ class RedisTable:
 
 
 class TableUser(Protocol):
-    """What a table is read for."""
+    """The user that a table is read for."""
 
     noun: str
     """What log lines call its entries."""
@@ -141,7 +141,7 @@ class TableFollower:
             except StoreError as error:
                 self._on_failure(error)
             except Exception as error:
-                log.exception("reading the %s", self._user.noun)
+                log.exception("reading the %s failed", self._user.noun)
                 self._on_failure(error)
             else:
                 self._on_success()

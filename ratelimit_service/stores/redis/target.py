@@ -38,12 +38,12 @@ class RedisCertificates:
             ) from error
 
     def current(self) -> ssl.SSLContext:
-        """What to use for a new connection; never raises."""
+        """The SSL context for a new connection; never raises."""
         match self._files.refresh():
             case Change.LOADED:
-                log.info("certificates for Redis loaded again")
+                log.info("certificates for Redis reloaded")
             case Change.RESTORED:
-                log.info("certificates for Redis are again those in use")
+                log.info("the certificate files for Redis match the certificates in use again")
             case Change.REFUSED:
                 log.error("certificates for Redis not loaded, the old ones stay: %s", self._files.problem)
         return self._files.loaded

@@ -1,4 +1,4 @@
-"""Where hits go: to one server, to the primary that the sentinels name, or to the node of a Cluster with their slot.
+"""The servers that hits go to: one, the primary that the sentinels name, or the node of a Cluster with their slot.
 
 A Cluster's map of slots is read from any node, when a node has turned a script call away (MOVED) or is lost, and again
 as long as a node, or the node of a slot, is missing. No hit waits for the map, except those that come before the first.
@@ -454,7 +454,7 @@ class Cluster:
             except Fault as fault:
                 self._on_no_map(fault)
             except Exception:
-                log.exception("asking for the map of the cluster")
+                log.exception("reading CLUSTER SLOTS failed")
                 self._on_no_map(Fault("error"))
             await asyncio.sleep(self._backoff.next())
             if not self.healthy:
@@ -514,7 +514,7 @@ class Cluster:
 class Opener:
     """Opens links to servers that can decide hits.
 
-    A server is tried out with a hit: only that shows that it is no replica, has memory left, and lets our user in.
+    A server is tried out with a hit: only that shows that it is not a replica, has memory left, and lets our user in.
     """
 
     def __init__(self, target: Target, script: Script, checks: Checks) -> None:

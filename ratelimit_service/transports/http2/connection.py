@@ -363,7 +363,7 @@ class Connection:
                 break
 
     def _parse(self, buffer: bytes, at: int, over: float) -> int:
-        """How far the buffer was read."""
+        """Parse frames; returns how far the buffer was read."""
         if self.state is _PREFACE:
             at = self._read_preface(buffer)
             if not at:
@@ -380,7 +380,7 @@ class Connection:
                 and headers.use_for_fast_path(buffer[at + 9 : end])
             ):
                 if length > DEFAULT_FRAME_SIZE:
-                    problem = f"a frame of {length} bytes, the most is {DEFAULT_FRAME_SIZE} (4.2)"
+                    problem = f"a frame of {length} bytes, the maximum is {DEFAULT_FRAME_SIZE} (4.2)"
                     raise WireError(Code.FRAME_SIZE_ERROR, problem)
                 if end > end_of_buffer:
                     break
@@ -451,7 +451,7 @@ class Connection:
             if buffer[:1].isupper() and not newline and len(buffer) < _MAX_LINE_LENGTH:
                 return 0  # it may become a line of HTTP/1
             if not _REQUEST_LINE.fullmatch(line):
-                raise WireError(Code.PROTOCOL_ERROR, "the client does not begin as HTTP/2 does (3.4)")
+                raise WireError(Code.PROTOCOL_ERROR, "the client does not begin with the preface of HTTP/2 (3.4)")
             self._out[:] = [_HTTP1_RESPONSE.removesuffix(_HTTP1) if line.startswith(b"HEAD ") else _HTTP1_RESPONSE]
             self.error = Code.HTTP_1_1_REQUIRED, "the client speaks HTTP/1"
             self.abort()
@@ -619,7 +619,7 @@ class Connection:
         streams.apply_settings(settings)
 
     def _push_promise(self, _flags: int, _number: int, _payload: bytes) -> None:
-        raise WireError(Code.PROTOCOL_ERROR, "a client promises nothing (8.4)")
+        raise WireError(Code.PROTOCOL_ERROR, "a client must not send PUSH_PROMISE (8.4)")
 
     def _ping(self, flags: int, _number: int, payload: bytes) -> None:
         if not flags & ACK:

@@ -1,4 +1,4 @@
-"""Counts of all connections of a transport: plain integers, made into metrics for a scrape. Hot path."""
+"""Counts of all connections of a transport: plain integers, made into metrics for a scrape."""
 
 import logging
 from collections import Counter
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Counts:
-    """What happened since the start."""
+    """The counts since the start."""
 
     __slots__ = (
         "accepted",
@@ -53,7 +53,7 @@ class Counts:
         self.ended["too_many_connections"] += 1
         self.refused[Bound.CONNECTIONS] += 1
         if self.refused[Bound.CONNECTIONS] == 1:
-            log.warning("connections are refused: there are %d, the most there may be", most)
+            log.warning("refusing connections: %d are open, which is the maximum", most)
 
     def metrics(self, *, connections: int, streams: int, memory: int, received: int, sent: int) -> Sequence[Metric]:
         """As metrics; the arguments are the sums over open connections."""

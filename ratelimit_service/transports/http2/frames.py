@@ -1,4 +1,4 @@
-"""Bytes of HTTP/2 and gRPC: frames, the header blocks that we send, length-prefixed messages. No state. Hot path.
+"""Bytes of HTTP/2 and gRPC: frames, the header blocks that we send, length-prefixed messages. No state.
 
 Section numbers are those of RFC 9113, unless another RFC is named.
 """
@@ -143,7 +143,7 @@ def read_settings(payload: bytes) -> dict[int, int]:
 def unpadded(payload: bytes) -> bytes:
     """The payload of a padded DATA or HEADERS frame without its padding: 6.1."""
     if not payload:
-        raise WireError(Code.FRAME_SIZE_ERROR, "a padded frame has no length of its padding (6.1)")
+        raise WireError(Code.FRAME_SIZE_ERROR, "a padded frame has no Pad Length field (6.1)")
     end = len(payload) - payload[0]
     if end < 1:
         raise WireError(Code.PROTOCOL_ERROR, f"{payload[0]} bytes of padding in a frame of {len(payload)} (6.1)")
@@ -204,9 +204,9 @@ _GZIP: Final = zlib.MAX_WBITS | 16
 NO_REQUEST: Final = RpcError(Status.UNIMPLEMENTED, "the method takes one message, there was none")
 MORE_REQUESTS: Final = RpcError(Status.UNIMPLEMENTED, "the method takes one message, there were more")
 TRUNCATED: Final = RpcError(Status.INTERNAL, "the last message ends before its length")
-_NOT_COMPRESSED: Final = RpcError(Status.INTERNAL, "a message is marked as compressed, and grpc-encoding names no way")
+_NOT_COMPRESSED: Final = RpcError(Status.INTERNAL, "a message is compressed, and grpc-encoding names no compression")
 _BAD_FLAG: Final = RpcError(Status.INTERNAL, "the first byte of a message is not 0 or 1")
-_BAD_GZIP: Final = RpcError(Status.INTERNAL, "a message is not what gzip makes")
+_BAD_GZIP: Final = RpcError(Status.INTERNAL, "a message is not valid gzip")
 
 
 def prefixed(message: bytes) -> bytes:
@@ -243,7 +243,7 @@ def take_message(body: bytearray, most: int, *, gzip: bool) -> bytes | RpcError 
 
 
 def _too_long(size: int, most: int) -> RpcError:
-    return RpcError(Status.RESOURCE_EXHAUSTED, f"the message has {size} bytes, the most is {most}")
+    return RpcError(Status.RESOURCE_EXHAUSTED, f"the message has {size} bytes, the maximum is {most}")
 
 
 def _gunzip(packed: bytes, most: int) -> bytes | RpcError:
@@ -273,7 +273,7 @@ TRAILERS_HEAD: Final = len(OK_TRAILERS).to_bytes(3, "big") + bytes((HEADERS, END
 
 @lru_cache(256)
 def request_unpacker(length: int) -> tuple[Callable[[bytes, int], tuple[Any, ...]], bytes]:
-    """How a call is unpacked whose header block has this length, and the five bytes that it begins with.
+    """The unpacker of a call whose header block has this length, and the five bytes that it begins with.
 
     After those come the stream's number and the block; then DATA, its length and type as one number, its flags and
     stream; then the prefix of the message: whether it is compressed, and its length. Frame by frame it takes twice as
@@ -284,7 +284,7 @@ def request_unpacker(length: int) -> tuple[Callable[[bytes, int], tuple[Any, ...
 
 @lru_cache(2 * SMALL_RESPONSE)
 def response_packer(size: int) -> tuple[Callable[..., bytes], bytes, bytes]:
-    """How the three frames of a response of this size are packed: 0.24 µs, and 0.4 joined from pieces.
+    """The packer of the three frames of a response of this size: 0.24 µs, and 0.4 joined from pieces.
 
     The function takes RESPONSE_HEAD, the stream, the second value, the stream, the third value, the response,
     TRAILERS_HEAD, the stream, OK_TRAILERS.

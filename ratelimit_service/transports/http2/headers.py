@@ -1,4 +1,4 @@
-"""Header blocks of the client: from bytes to what a call asks for. Hot path for clients that trace.
+"""Header blocks of the client: from bytes to what a call asks for.
 
 Theory: HPACK (RFC 7541) gives each side a dynamic table, by which equal bytes may mean different headers. After a
 client's first call we announce a table of size 0. Once its encoder has shrunk its own, equal blocks have equal meaning,
@@ -45,7 +45,7 @@ _REFUSAL_BYTES: Final = 450
 
 
 class Head(NamedTuple):
-    """What a header block asks for."""
+    """The call that a header block asks for."""
 
     path: str
     streaming: bool = False
@@ -130,7 +130,7 @@ class HeaderReader:
         self._acknowledged = True
 
     def read(self, block: bytes) -> Head:
-        """What a block asks for; WireError when it cannot be decoded."""
+        """Decode a block into the call that it asks for; WireError when it cannot be decoded."""
         head = None if self._decoder.header_table_size else self._read_fields(block)
         if head is None:
             decoded = self._decode(block)
@@ -212,7 +212,7 @@ class HeaderReader:
         self.cached_bytes = 0
 
     def read_trailers(self, block: bytes) -> str:
-        """How trailers are malformed, or an empty string; their fields mean nothing to us."""
+        """The problem with malformed trailers, or an empty string; their fields mean nothing to us."""
         fields = self._decode(block)
         if any(name.startswith(b":") for name, _ in fields):
             return "trailers have a pseudo header (8.1)"
@@ -260,12 +260,12 @@ class HeaderReader:
             return Head("", malformed="content-length is not a number (8.1.1)")
         head = self._call(found)
         if size > self._max_bytes:
-            refusal = f"the headers have {size} bytes, the most is {self._max_bytes}"
+            refusal = f"the headers have {size} bytes, the maximum is {self._max_bytes}"
             head = head._replace(refusal=RpcError(Status.RESOURCE_EXHAUSTED, refusal), plain=False)
         return head if length is None else head._replace(length=int(length), plain=False)
 
     def _call(self, found: dict[bytes, bytes]) -> Head:
-        """What well-formed headers ask for, by "Requests" and "Responses" of gRPC over HTTP/2."""
+        """The call that well-formed headers ask for, by "Requests" and "Responses" of gRPC over HTTP/2."""
         path = found[b":path"].decode("latin-1")
         if found[b":method"] != b"POST":
             return Head(path, http=b"405", bodiless=found[b":method"] == b"HEAD")
@@ -296,7 +296,7 @@ def _refused(path: str, status: Status, message: str) -> Head:
 
 
 def _problem(fields: list[tuple[bytes, bytes]]) -> str:
-    """What is wrong with the first field that is malformed by itself; empty if there is none."""
+    """The problem of the first field that is malformed by itself; empty if there is none."""
     for name, value in fields:
         if name[:1] != b":" and not _NAME.fullmatch(name):
             return "the name of a header is not one (8.2.1)"

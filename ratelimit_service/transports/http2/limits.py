@@ -1,4 +1,4 @@
-"""What one client may make us do and keep: each limit names the attack that it ends, and the label that counts it.
+"""Limits on what one client may make us do and keep: each names the attack that it ends, and the label that counts it.
 
 They hold per connection, so that no client pays for another. Those that the operator may change are GrpcOptions.
 Section numbers are those of RFC 9113.

@@ -1,4 +1,4 @@
-"""What connections share: the time of the event loop, memory, and the number of connections. Hot path.
+"""The resources that connections share: the time of the event loop, memory, and the number of connections.
 
 Three laws, one for each:
 

@@ -1,4 +1,4 @@
-"""What all connections of a transport share: methods, limits, clocks, counts, and the set of the connections itself.
+"""State that all connections of a transport share: methods, limits, clocks, counts, and the set of connections.
 
 It is complete before the first connection: a `Wire` has it, and the `Server` drives the wires through it.
 """
@@ -93,7 +93,7 @@ class Shared(Generic[M]):
                 counts.refuse_connection(most)
                 return False
             counts.refused[Bound.CONNECTIONS] += 1
-            self.warn("evicted", f"there are {most}, the most there may be, and it had no call for longest")
+            self.warn("evicted", f"{most} are open, the maximum, and it had been without a call for longest")
             evicted.evict()
         counts.accepted += 1
         # A tenth more or less, so that connections that came together do not come again together.

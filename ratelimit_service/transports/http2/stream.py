@@ -1,4 +1,4 @@
-"""One stream of a connection, and what can happen to the call on it. Pure. Hot path.
+"""One stream of a connection, and what can happen to the call on it. Pure.
 
 The table of its states and events is in `streams.py`, which moves it from one to the next.
 """
@@ -11,7 +11,7 @@ from ratelimit_service.transports.http2.headers import Head
 
 
 class EventKind(Enum):
-    """What happened to a call."""
+    """The kinds of events of a call."""
 
     CALL = auto()
     """The request of a unary call is complete; the event has its message."""

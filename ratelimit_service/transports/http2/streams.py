@@ -539,7 +539,7 @@ class Streams:
             self._pump(stream)
 
     def resume_output(self) -> None:
-        """What was in `out` is written; what MAX_WRITTEN kept back may follow."""
+        """Go on after `out` was written: what MAX_WRITTEN kept back may follow."""
         self.output_full = False
         self.pump_blocked()
 

@@ -14,7 +14,7 @@ from ratelimit_service.transports.options import GrpcOptions
 
 
 class Due(Enum):
-    """What must be done about a connection."""
+    """The actions that are due on a connection."""
 
     PING = auto()
     """Nothing came for long: send a keepalive PING."""
@@ -84,7 +84,7 @@ class ConnectionTimeouts:
         return True
 
     def due(self, now: int, connection: Connection, *, data_came: bool, left: int | None) -> Due | None:  # noqa: PLR0912 - a list of timeouts
-        """What to do now, if anything.
+        """The action that is due now, if any.
 
         `data_came`: since the last `due`; `left`: how many bytes have left so far if the socket accepts no more now.
         """
@@ -145,7 +145,7 @@ class Timed(Protocol):
 
 
 class Deadlines:
-    """The deadlines of all calls that are not answered at once: a timer wheel. Hot path.
+    """The deadlines of all calls that are not answered at once: a timer wheel.
 
     Calls are in buckets of GRAIN by when they must be looked at: at their deadline, or after HORIZON if that is sooner.
     Almost all are answered before; their entries stay until then, so that an answer costs one entry of `timed` only.

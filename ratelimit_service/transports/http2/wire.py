@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _CALL: Final = EventKind.CALL
 
 TOO_MANY_STREAMING: Final = RpcError(
-    Status.RESOURCE_EXHAUSTED, f"the connection has {MAX_STREAMING} streaming calls, the most there may be"
+    Status.RESOURCE_EXHAUSTED, f"the connection has {MAX_STREAMING} streaming calls, the maximum"
 )
 
 TIMED: Final = 16
@@ -390,7 +390,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def left(self) -> int | None:
-        """How many bytes have left, if the socket accepts no more."""
+        """The number of bytes that have left, if the socket accepts no more."""
         return self.sent - self.transport.get_write_buffer_size() if self.write_paused else None
 
     # Service time.
@@ -485,7 +485,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def open_streams(self) -> int:
-        """How many calls are open."""
+        """The number of open calls."""
         return len(self._streams.active)
 
     def check(self, now: int, timeout: int) -> None:

@@ -113,13 +113,13 @@ def test_a_client_that_wants_a_smaller_header_table_hears_that_ours_shrinks(size
         (message(b"") * 2, [], "12", "the method takes one message, there were more"),
         (message(b"hello")[:-1], [], "13", "the last message ends before its length"),
         (b"\0\0", [], "13", "the last message ends before its length"),
-        (b"\1\0\0\0\0", [], "13", "a message is marked as compressed, and grpc-encoding names no way"),
+        (b"\1\0\0\0\0", [], "13", "a message is compressed, and grpc-encoding names no compression"),
         (b"\2\0\0\0\0", [], "13", "the first byte of a message is not 0 or 1"),
-        (b"\0\x7f\0\0\0", [], "8", "the message has 2130706432 bytes, the most is 131072"),
+        (b"\0\x7f\0\0\0", [], "8", "the message has 2130706432 bytes, the maximum is 131072"),
         (message(b""), [("grpc-encoding", "snappy")], "12", "grpc-encoding is not one of identity, gzip"),
         (message(b""), [("grpc-timeout", "soon")], "13", None),
-        (message(b""), [("grpc-timeout", "0n")], "4", "the deadline is over"),
-        (message(b""), [("x", "v" * 20_000)], "8", "the headers have 20305 bytes, the most is 16384"),
+        (message(b""), [("grpc-timeout", "0n")], "4", "the deadline has passed"),
+        (message(b""), [("x", "v" * 20_000)], "8", "the headers have 20305 bytes, the maximum is 16384"),
     ],
 )
 def test_a_call_that_cannot_be_one_is_told_why(

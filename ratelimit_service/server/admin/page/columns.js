@@ -5,7 +5,7 @@ import {breakable, link, make, pathWords, rate, short, whole} from "./dom.js";
 const LONG = 20;
 const plain = () => "";
 const amber = (_, number) => number ? "warn" : "";
-// What a rule in shadow mode lets pass is no refusal.
+// What a rule in shadow mode lets pass is not a refusal.
 const red = (rule, number) => !number ? "" : rule.shadow ? "warn" : "bad";
 
 // Of several rules together a number is their sum, unless it says otherwise. It has a column while it is not 0 for some.

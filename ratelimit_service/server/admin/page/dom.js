@@ -143,7 +143,7 @@ export function draw(name, attributes, ...inside) {
   return element;
 }
 
-// A frame that scrolls can be scrolled by the keyboard; one that does not is no stop of the tab key.
+// A frame that scrolls can be scrolled by the keyboard; one that does not is not a tab stop.
 export function focusFrames() {
   for (const frame of document.querySelectorAll(".frame")) {
     if (frame.scrollHeight > frame.clientHeight + 1 || frame.scrollWidth > frame.clientWidth + 1) frame.tabIndex = 0;
