@@ -32,7 +32,7 @@ VERBS = (
     "schema",
     "completion",
 )
-"""In the order of the help. A verb's module is imported when it is needed, so that `--help` is quick."""
+"""The verbs, in the order of the help. A verb's module is imported when it is needed, so that `--help` is quick."""
 
 
 class Verbs(click.Group):

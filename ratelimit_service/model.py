@@ -67,7 +67,7 @@ class Algorithm(Protocol):
         """Charge `cost` at `now`: the new state, and the decision."""
 
     def problem(self, limit: "Limit", /) -> str | None:
-        """Why it cannot count this limit, or None."""
+        """The reason why it cannot count this limit, or None."""
 
     def room_after(self, limit: "Limit", reset_after: int, /) -> int:
         """Microseconds until the next bit of room, of a counter that is as if untouched after `reset_after`."""

@@ -6,7 +6,7 @@ from ratelimit_service.model import State
 __all__ = ["NAMES", "PLACES", "Algorithm", "State", "expiry", "open_algorithm"]
 
 PLACES = "places"
-"""What counts the limits with `concurrency`; no rule chooses it by name."""
+"""The algorithm of limits with `concurrency`; no rule chooses it by name."""
 
 NAMES = ("fixed_window", "sliding_window", "sub_windows", "sliding_log", "token_bucket", "leaky_bucket")
 

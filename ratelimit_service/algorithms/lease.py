@@ -50,21 +50,22 @@ from ratelimit_service.model import Limit, State
 from ratelimit_service.system.clock import SECOND
 
 _TERMS: Final = 10
-"""In a window: in longer terms quiet instances hold what others need, 30 % of it with terms as long as the window."""
+"""The terms in a window: in longer ones quiet instances hold what others need, 30 % of it with terms as long as the
+window."""
 
 _LONGEST: Final = 3 * SECOND
-"""Of a term. Where 30 hits a second come on each of 1,000 counters, terms of a second send 5 to 9 % of them, these half
-as many; and what an instance holds is no larger a part of a window than in short ones."""
+"""The longest term. Where 30 hits a second come on each of 1,000 counters, terms of a second send 5 to 9 % of them,
+these half as many; and what an instance holds is no larger a part of a window than in short ones."""
 
 LEAST_TERM: Final = SECOND // 8
-"""For which a bucket is leased where `least` does not fit for longer; in shorter terms, with regions a tenth of a
+"""The shortest term of a bucket where `least` does not fit for longer; in shorter terms, with regions a tenth of a
 second apart, most hits would wait for the next lease."""
 
 _SHARE: Final = 4
 """One in so many of the units that are left is granted at once, so that the last ones go to all who ask."""
 
 _DRIFT: Final = 1000
-"""By one in so many parts a lease is shorter than its term: Linux lets clocks that are being adjusted run up to 500 ppm
+"""A lease is shorter than its term by one in so many parts: Linux lets clocks that are being adjusted run up to 500 ppm
 fast or slow."""
 
 

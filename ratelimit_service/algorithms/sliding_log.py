@@ -23,8 +23,8 @@ leases: Final = False
 room_after: Final = room_at_reset
 
 LONGEST: Final = 65_535
-"""In units: at 12 bytes per entry 800 kB for a counter, copied at each hit. In Redis numbers are modulo 65,536, which
-is the most that is kept. For larger limits there is `sub_windows`."""
+"""The largest limit, in units: at 12 bytes per entry 800 kB for a counter, copied at each hit. In Redis numbers are
+modulo 65,536, which is the most that is kept. For larger limits there is `sub_windows`."""
 
 _MOMENT: Final = Struct("q")
 _NUMBER: Final = Struct("I")

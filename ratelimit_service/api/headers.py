@@ -28,7 +28,7 @@ MAX_LIMITS: Final = 10
 """Limits in a header. A request may meet 500, and many clients accept 8 KiB of headers; the tightest are sent."""
 
 _MAX_INTEGER: Final = 10**15 - 1
-"""Of structured fields (RFC 9651, section 3.3.1)."""
+"""The largest integer of structured fields (RFC 9651, section 3.3.1)."""
 
 _RESPONSE_HEADER: Final = 3 << 3 | 2
 _VALUE: Final = 2 << 3 | 2

@@ -17,7 +17,7 @@ _WITH_REASON: Final = {
     http.client.NOT_FOUND,
     http.client.SERVICE_UNAVAILABLE,
 }
-"""Of responses whose one line says what is wrong."""
+"""The statuses of responses whose one line says what is wrong."""
 
 
 def reset_at(url: str, access: PortAccess, domain: str, entries: Entries) -> dict[str, Any]:

@@ -30,10 +30,10 @@ _UNIX: Final = "unix:"
 _TIMEOUT_SECONDS: Final = 15.0
 """Longer than the service waits for its store."""
 _MAX_BYTES: Final = 64 << 20
-"""Of a response."""
+"""The most bytes of a response."""
 NOT_THERE: Final = {http.client.NOT_FOUND, http.client.METHOD_NOT_ALLOWED}
 _PORTS: Final = {"http": http.client.HTTP_PORT, "https": http.client.HTTPS_PORT}
-"""By default, of URLs."""
+"""The default ports of URLs."""
 
 EXIT_UNREACHABLE: Final = 3
 """Exit code of a command whose service gives no answer."""

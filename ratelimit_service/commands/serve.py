@@ -31,7 +31,7 @@ from ratelimit_service.telemetry.logs import start_logging
 log = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 20.0
-"""How long a stop may take beyond DRAIN_SECONDS and DRAIN_TIMEOUT; workers that do not end are killed within it.
+"""Seconds that a stop may take beyond DRAIN_SECONDS and DRAIN_TIMEOUT; workers that do not end are killed within it.
 
 What ends the process from outside gives it more: deploy/ and docs/deploy.md have this and 5 seconds.
 """
@@ -44,7 +44,8 @@ _CALL = """
 
 or over HTTP:
 """
-"""Without TLS only: a client needs the name in the certificate, a CA, perhaps a certificate, all unknown here."""
+"""The hint of a call, without TLS only: a client needs the name in the certificate, a CA, perhaps a certificate, all
+unknown here."""
 
 _HINTS = """
 Try, in another terminal, six times:

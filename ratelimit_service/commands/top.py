@@ -29,9 +29,9 @@ from ratelimit_service.system.clock import HOUR, SECOND
 _MAX_INSTANCES: Final = 64
 _MAX_ROWS: Final = 10_000
 _MAX_POLLS: Final = 50
-"""Until a second sample is another one; the shortest interval makes 5 s of it."""
+"""Polls until a second sample is another one; the shortest interval makes 5 s of it."""
 _MAX_RELOADS: Final = 5
-"""Of the rules, until they are those of the counts."""
+"""Loads of the rules until they are those of the counts."""
 _TALL: Final = 12
 """Lines of a terminal that has room for refused descriptors; they get a third of it."""
 _KEYS: Final = {"r": "refused", "h": "hits", "n": "name"}
@@ -39,7 +39,7 @@ _QUIT: Final = frozenset("qQ\x03\x04")
 """Also Ctrl-C and Ctrl-D."""
 _HELP: Final = "q quit, by: r refused, h hits, n name"
 _PLAIN_COLUMNS: Final = 120
-"""Of the table that --once prints."""
+"""The columns of the table that --once prints."""
 
 
 class _IntervalType(DurationType):

@@ -250,7 +250,7 @@ class Limiter:
 
 
 _UNDECIDED: Final = Decision(True, 0, 0, 0, 0)
-"""In place of a decision that the store could not take: it is not what refuses the request."""
+"""The decision in place of one that the store could not take: it is not what refuses the request."""
 
 
 def _refuses_without_counter(hit: Hit | None) -> bool:

@@ -69,7 +69,8 @@ TallyIncrement = tuple[Tally | DomainTally | HeavyNames, str, int]
 _REQUEST_BYTES: Final = 1000
 _HIT_BYTES: Final = 500
 _CHARACTER_BYTES: Final = 4
-"""Of a request that waits in a queue. It keeps its message, its hits, and their keys, which repeat the message."""
+"""Bytes for each character of a request that waits in a queue. It keeps its message, its hits, and their keys, which
+repeat the message."""
 
 
 class Plan:

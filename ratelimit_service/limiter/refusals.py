@@ -20,9 +20,9 @@ from ratelimit_service.stores.hit import NO_LIMIT, DeniedHit, Hit
 from ratelimit_service.system.clock import SECOND, Clock, duration_in_words, system_clock
 
 PER_SECOND: Final = 5
-"""Of each process."""
+"""The refusals that each process keeps in a second."""
 MOST: Final = 200
-"""That are kept until they are taken."""
+"""The most refusals that are kept until they are drained."""
 
 _MAX_WORDS: Final = 200
 """Characters of why, and of where a rule stands."""

@@ -34,15 +34,15 @@ from ratelimit_service.telemetry.metric import Metric, counter, gauge, histogram
 log = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of all requests that wait, as their plans estimate them: 30,000 with one descriptor. A client that asks for a long
-queue and opens many streams would fill the memory otherwise."""
+"""The most bytes of all requests that wait, as their plans estimate them: 30,000 with one descriptor. A client that
+asks for a long queue and opens many streams would fill the memory otherwise."""
 
 SHARE: Final = 4
 """One caller, such as an Envoy, may have four fifths of all, each of two four ninths. A hundred that take all they can
 leave 160 KB to others."""
 
 MAX_TURNS: Final = 200_000
-"""In the heap. Turns that no request waits for are in it too."""
+"""The most turns in the heap. Turns that no request waits for are in it too."""
 
 MARGIN: Final = 2_000
 """Microseconds for the way back to the caller, beside the store's answers. Envoy lets a request pass when the answer
@@ -53,7 +53,7 @@ _SLACK: Final = 1000
 again: the turn is given back each time, so no limit stops it."""
 
 _OFFSET_SECONDS: Final = SECOND
-"""How long the smallest offset counts. Clocks drift apart by 0.1 ms in this time, at most."""
+"""The time for which the smallest offset counts. Clocks drift apart by 0.1 ms in this time, at most."""
 
 _CLOCK_STEP: Final = SECOND // 10
 """Offsets that differ by more are those of two clocks, or of one that was set."""

@@ -38,9 +38,9 @@ FOR_EVER: Final = 2**62
 
 MAX_BANS: Final = 10_000
 MAX_BYTES: Final = 2_000
-"""Of one ban, as JSON; all of them are at most 20 MB."""
+"""The most bytes of one ban, as JSON; all of them are at most 20 MB."""
 MAX_SHOWN: Final = 20
-"""On the page: the last ones made."""
+"""The bans on the page: the last ones made."""
 MAX_WHY_LENGTH: Final = 200
 MAX_WHO_LENGTH: Final = 100
 """Characters."""

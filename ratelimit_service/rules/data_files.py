@@ -23,11 +23,11 @@ from ratelimit_service.system.disk import read_file
 
 MAX_BYTES: Final = 32 * 2**20
 MAX_LINES: Final = 1_000_000
-"""Of one file. A value takes about 150 bytes of memory in each process."""
+"""The most lines of one file. A value takes about 150 bytes of memory in each process."""
 MAX_ALL_BYTES: Final = 64 * 2**20
 MAX_ALL_LINES: Final = 2_000_000
 MAX_FILES: Final = 1000
-"""Of one load. The files are looked at once a second."""
+"""The most data files of one load. They are looked at once a second."""
 MAX_LINE: Final = 64 * 1024
 """Bytes of one line, and of what is decoded at a time."""
 

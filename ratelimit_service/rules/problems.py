@@ -7,7 +7,7 @@ from typing import NamedTuple, NoReturn, Protocol
 from ratelimit_service.errors import Problem, RulesError
 
 MAX_PROBLEMS = 1000
-"""Per file. A file made to be wrong in a million places must not fill the memory."""
+"""The most problems reported of a file. One made to be wrong in a million places must not fill the memory."""
 
 _MAX_QUOTE_LENGTH = 80
 _MAX_HINT_LENGTH = 40

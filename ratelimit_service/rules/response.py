@@ -18,8 +18,8 @@ SHARES: Final = 1 << SHARE_BITS
 MAX_JITTER: Final = DAY
 
 MAX_NAME_LENGTH: Final = 128
-"""Of a name in a header. A response has up to ten of them in each of two headers, and many clients accept 8 KiB of
-headers."""
+"""The most characters of a name in a header. A response has up to ten of them in each of two headers, and many clients
+accept 8 KiB of headers."""
 
 
 class Jitter(NamedTuple):

@@ -378,7 +378,7 @@ def _common_key_of(key_prefix: str, pool: str, limit: Limit) -> str:
 
 
 POOL: Final = "pool"
-"""In place of an algorithm, in the key of a pool."""
+"""The word in place of an algorithm, in the key of a pool."""
 
 
 def pool_rule(domain: str, pool: str, counter: Limit, place: Place | None = None) -> Rule:
@@ -406,7 +406,7 @@ def _float32(number: float) -> float:
 
 
 MAX_KEY_LENGTH = 500
-"""In characters; what is longer is replaced by its digest."""
+"""The most characters of a key; a longer one is replaced by its digest."""
 
 
 def limit_in_words(limit: Limit | None) -> str:

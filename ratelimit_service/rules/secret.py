@@ -13,7 +13,7 @@ from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
 
 DIGEST: Final = re.compile(r"h-[0-9a-f]{32}")
-"""What stands in place of a value."""
+"""The form of the text in place of a value."""
 
 
 class Digest(str):
@@ -100,7 +100,7 @@ class Secrets:
 
 
 NO_SECRETS: Final = Secrets(HashValue(""), set())
-"""Of a domain without secret values."""
+"""The secrets of a domain without secret values."""
 
 
 def hash_value_of(settings: Settings, *, keep_digests: bool = False) -> HashValue | None:

@@ -36,12 +36,13 @@ from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.transports import open_transport
 
 SWITCH_SECONDS = 0.0001
-"""How long a thread that parses rules keeps the interpreter while calls wait: a fiftieth of Python's default."""
+"""Seconds for which a thread that parses rules keeps the interpreter while calls wait: a fiftieth of Python's
+default."""
 
 _SWEEP_SECONDS = 0.1
 
 _REFUSE_SECONDS = 0.1
-"""So long before the end of the grace the calls that wait in queues are refused: their callers still get the answer."""
+"""Seconds before the end of the grace at which the calls in queues are refused: their callers still get the answer."""
 
 
 class Engine:

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 from ratelimit_service.server.series import CONTROL
 
 MAX_BYTES: Final = 256 * 1024
-"""Of all events: as JSON, and 500 for each. About 400. The oldest goes first, but an outage, a failed reload or a drain
-that lasts; bans may be thousands."""
+"""The most bytes of all events: as JSON, and 500 for each. About 400. The oldest goes first, but an outage, a failed
+reload or a drain that lasts; bans may be thousands."""
 
 _BASE_BYTES: Final = 500
 _MAX_TEXT: Final = 1000
@@ -34,7 +34,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "worker_ended": "worker",
     "draining": "drain",
 }
-"""By the name of the event that begins one; what is not here, and ends none, is an operator's act."""
+"""The kinds by the name of the event that begins one; what is not here, and ends none, is an operator's act."""
 
 _LASTING: Final = frozenset({"rules_refused", "store_lost", "banned", "draining"})
 """Events that last until another one ends them."""
@@ -53,7 +53,7 @@ class Mark(NamedTuple):
 
 
 Fields = Mapping[str, Any]
-"""What `about` says of an event."""
+"""The fields that `about` gives an event."""
 
 
 class Event:

@@ -25,19 +25,19 @@ from ratelimit_service.telemetry.metric import BLOCK, value_of
 from ratelimit_service.telemetry.tally import OTHER, OUTCOMES, POLICY_NUMBERS, Path, Tally
 
 MAX_DOMAINS: Final = 50
-"""With sums of their own: 3,500 bytes and the name for each, 380 kB when all names are as long as they may be. The
-counts of the last look are 420 bytes for each domain that has had a request."""
+"""The domains with sums of their own: 3,500 bytes and the name for each, 380 kB when all names are as long as they may
+be. The counts of the last look are 420 bytes for each domain that has had a request."""
 MAX_RULES: Final = 500
-"""With sums of their own: 3,500 bytes and the path for each, 2.3 MB when all paths are as long as they may be. The
-counts of the last look are 300 bytes and the path for each rule that has had a hit."""
+"""The rules with sums of their own: 3,500 bytes and the path for each, 2.3 MB when all paths are as long as they may
+be. The counts of the last look are 300 bytes and the path for each rule that has had a hit."""
 LOOK_SECONDS: Final = 5
-"""Between two looks. One at a hundred domains takes 0.1 ms, at ten thousand 4 ms, or 14 ms when all had requests.
-Of ten thousand rules it takes 5 ms, or 22 ms when all had hits, in blocks of half a millisecond."""
+"""Seconds between two looks. One at a hundred domains takes 0.1 ms, at ten thousand 4 ms, or 14 ms when all had
+requests. Of ten thousand rules it takes 5 ms, or 22 ms when all had hits, in blocks of half a millisecond."""
 
 RULE_OUTCOMES: Final = ("allowed", "refused", "shadow", "policy_allowed", "policy_refused", "failed", "spared")
-"""What came of the cost of a rule's hits. `allowed` is what its tally has as within the limit, exceeded and unlimited;
-`refused` and `shadow` are the cost of denied hits; `spared` was allowed, and not charged because another limit of the
-request denied. These four are `total` of `/status`."""
+"""The outcomes of the cost of a rule's hits. `allowed` is what its tally has as within the limit, exceeded and
+unlimited; `refused` and `shadow` are the cost of denied hits; `spared` was allowed, and not charged because another
+limit of the request denied. These four are `total` of `/status`."""
 
 _LOOKS: Final = 60 // LOOK_SECONDS + 1
 _WIDTH: Final = len(OUTCOMES)

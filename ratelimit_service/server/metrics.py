@@ -151,7 +151,7 @@ _OF_ELASTIC: Final = {
     "on_loan": ("exceeded",),
     "refused": ("over_limit", "denied_below_limit"),
 }
-"""Which numbers of a tally each outcome of an elastic limit is."""
+"""The numbers of a tally that each outcome of an elastic limit is."""
 
 
 def _tally_metrics(sums: TallySums) -> Iterator[Metric]:

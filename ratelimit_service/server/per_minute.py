@@ -96,7 +96,7 @@ class MinuteSums(Generic[Key]):
 
 
 _FULL: Final = 2**64 - 1
-"""Of the largest costs, 16,384 in a minute fill a sum."""
+"""The largest sum: 16,384 of the largest costs in a minute fill it."""
 
 
 class _Ring:

@@ -11,7 +11,7 @@ from ratelimit_service.system.clock import Clock, steady_clock
 from ratelimit_service.telemetry.top_counts import RecentTop, TopCounts, TopDescriptor
 
 MOST: Final = 20
-"""Of each of the two lists."""
+"""The length of each of the two lists."""
 
 
 class TopDescriptors:

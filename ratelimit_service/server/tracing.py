@@ -41,7 +41,7 @@ _IDS: Final = 1 << 64
 """OpenTelemetry's samplers by ratio compare the lower 64 bits of a trace's id."""
 _MAX_DOMAIN: Final = 256
 _STOP_SECONDS: Final = 5.0
-"""For the spans that were not exported yet."""
+"""Seconds for the spans that were not exported yet."""
 
 
 def check_tracing(settings: Settings) -> None:

@@ -109,7 +109,7 @@ _KNOWN: Final = frozenset(_BY_VARIABLE) | frozenset(ALWAYS_ON) | frozenset(UNUSE
 _SECRETS: Final = ("HASH_KEY", "ADMIN_TOKEN")
 """May stand in the file that their variable with `_FILE` names."""
 _MAX_SECRET_BYTES: Final = 4096
-"""Of such a file. A good secret has some dozens."""
+"""The most bytes of such a file. A good secret has some dozens."""
 
 _TOGETHER: Final = (
     ("ADMIN_TLS_CERT", "ADMIN_TLS_KEY"),

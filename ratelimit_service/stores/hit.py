@@ -38,7 +38,7 @@ NO_BUNDLE: Final = 0
 """The number of hits that are charged alone."""
 
 BUNDLE_OF_REQUEST: Final = 1
-"""That of all hits of a request which may refuse it."""
+"""The bundle of all hits of a request which may refuse it."""
 
 FIRST_BUNDLE: Final = 2
 """The first number for other bundles of a request, such as that of the limits of one descriptor."""

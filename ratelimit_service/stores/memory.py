@@ -37,16 +37,16 @@ SEGMENT = 1024
 """Counters in a full segment: about 0.2 ms to sweep."""
 
 MAX_BYTES = 512 * 1024 * 1024
-"""Of all counters: a million of them take 250 MiB, with names of 100 characters."""
+"""The most bytes of all counters: a million of them take 250 MiB, with names of 100 characters."""
 
 _LOOKED_AT = 8
-"""How many counters at the front are searched for one that has expired."""
+"""The counters at the front that are searched for one that has expired."""
 
 _USED_UP = 8
-"""Of the counters one in so many is known to be used up at most: 12 MB at the default."""
+"""One in so many of the counters is known to be used up at most: 12 MB at the default."""
 
 _CHECKED = 500
-"""Of these, how many one sweep looks at."""
+"""The number of these that one sweep looks at."""
 
 _BESIDES = 110
 """Bytes of a counter without its name and its state: its slot in a dictionary, which is half empty at times."""

@@ -12,7 +12,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 EXIT_SECONDS: Final = 2.0
-"""How long the interpreter may take to exit after the service has stopped."""
+"""Seconds that the interpreter may take to exit after the service has stopped."""
 
 
 class DaemonExecutor(Executor):

@@ -17,9 +17,10 @@ T = TypeVar("T")
 Contents = TypeVar("Contents")
 
 PATIENCE_SECONDS: Final = 1.0
-"""How long the event loop waits for a read: more than a busy machine takes, and once for a file system that hangs."""
+"""Seconds that the event loop waits for a read: more than a busy machine takes, and once for a file system that
+hangs."""
 START_PATIENCE_SECONDS: Final = 10.0
-"""How long a start waits: what is on a network file system may come late then."""
+"""Seconds that a start waits: what is on a network file system may come late then."""
 
 _KINDS: Final = {
     stat.S_IFIFO: "a pipe",

@@ -19,7 +19,7 @@ KEPT: Final = 512
 """Names in a sketch: the error is at most 0.2 % of all cost."""
 
 MAX_NAMES: Final = 2048
-"""That are counted, and not in a sketch yet."""
+"""The most names that are counted, and not in a sketch yet."""
 
 
 class Sketch:

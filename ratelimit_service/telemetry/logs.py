@@ -160,7 +160,8 @@ class JsonLines(logging.Formatter):
 
 
 _UNSAFE: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What json.dumps leaves as it is, and ends a line, turns a terminal's text around, commands it, or is not UTF-8."""
+"""Characters that json.dumps leaves as they are, and of which each ends a line, turns a terminal's text around,
+commands it, or is not UTF-8."""
 
 
 def _as_json(value: object) -> str:

@@ -17,11 +17,11 @@ OTHER: Path = ("other",)
 """The path of the tally that adds up all those that are too many to have their own."""
 
 MAX_PATH_LENGTH: Final = 1000
-"""In bytes. A longer path has many entries of a request, which no metric should have as labels."""
+"""The most bytes of a path. A longer one has many entries of a request, which no metric should have as labels."""
 
 MAX_LEVEL_LENGTH: Final = 128
-"""In characters: what requests name longer is cut, and what is alike then is counted together. A label of a metric that
-is a user agent of 60 KB says little."""
+"""The most characters of a level: what requests name longer is cut, and what is alike then is counted together. A label
+of a metric that is a user agent of 60 KB says little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Tally:
 
 
 OUTCOMES: Final = ("allowed", "refused", "shadow", "policy_allowed", "policy_refused", "unlimited", "failed")
-"""How a request ends; the names of a DomainTally's counts."""
+"""The outcomes of a request; the names of a DomainTally's counts."""
 
 
 class DomainTally:
@@ -235,17 +235,18 @@ class DomainTallies:
 
 
 BYTES: Final = 64 * 1024 * 1024
-"""For the tallies by value of all rules, and for their text in /metrics: 40,000 of them. Without this limit, ten
-thousand rules with a thousand values each, of 1,000 characters, would take 13 GB, and ten times as much as text."""
+"""The most bytes for the tallies by value of all rules, and for their text in /metrics: 40,000 of them. Without this
+limit, ten thousand rules with a thousand values each, of 1,000 characters, would take 13 GB, and ten times as much as
+text."""
 
 _BASE_BYTES: Final = 320
-"""Of a tally, without the characters of its path."""
+"""Bytes of a tally, without the characters of its path."""
 
 _LINES: Final = 12
-"""Of a tally in /metrics at most, but for a few that no rule has together."""
+"""Lines of a tally in /metrics at most, but for a few that no rule has together."""
 
 _LINE_BYTES: Final = 90
-"""Of such a line, without the characters of its path."""
+"""Bytes of such a line, without the characters of its path."""
 
 
 def cut(path: Path) -> Path:

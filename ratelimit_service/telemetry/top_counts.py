@@ -15,7 +15,7 @@ from ratelimit_service.system.clock import MINUTE, SECOND, Clock, steady_clock
 from ratelimit_service.telemetry.heavy_hitters import Sketch
 
 HALF: Final = 5 * MINUTE
-"""How long each pair of sketches is added to."""
+"""The time for which each pair of sketches is added to."""
 
 
 class TopDescriptor(NamedTuple):

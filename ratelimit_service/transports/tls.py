@@ -32,7 +32,7 @@ class Pems(NamedTuple):
 
 
 Dates = tuple[int, int] | None
-"""From when to when a certificate is valid, in seconds since the epoch; None where that is not known."""
+"""The moments from and to which a certificate is valid, in seconds since the epoch; None where that is not known."""
 
 
 class Certificates:

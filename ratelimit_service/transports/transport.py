@@ -47,7 +47,7 @@ MAX_UNREAD_BYTES: Final = 4 * 1024 * 1024
 """Unread responses of one stream at which the call is ended: a client that never reads must not fill the memory."""
 
 MESSAGE_BYTES: Final = 100
-"""What an unread response costs besides its bytes, so that empty ones are bounded too."""
+"""Bytes that an unread response costs besides its bytes, so that empty ones are bounded too."""
 
 MAX_TEXT: Final = 4096
 """Bytes of an error's text, percent-encoded: clients refuse trailers of more than 8 KiB, and with them the status."""

@@ -29,7 +29,7 @@ from ratelimit_service.model import Kind
 __all__ = ["ENDINGS", "KINDS", "Block", "Elastic", "Leased", "Places", "Queue", "Synced"]
 
 KINDS: Final[dict[str, type[Kind]]] = {kind.twin: kind for kind in (Block, Elastic, Places, Queue, Leased, Synced)}
-"""By the names of their twins."""
+"""All kinds, by the names of their twins."""
 
 ENDINGS: Final = tuple(kind.ending for kind in KINDS.values() if kind.ending)
-"""Of the names of second counters that counters have by themselves. Such a one refuses, while it is there."""
+"""The ends of the names of second counters that counters have by themselves. Such a one refuses, while it is there."""

@@ -27,9 +27,9 @@ ASK_LIFE: Final = SECOND
 """Within that an ask is answered, or another process may ask. Home is asked so often while it cannot be reached."""
 
 LEAST_DENY: Final = SECOND // 50
-"""For which a region remembers that home had too little: longer than its processes pause before they send again what
-waits. A tenth of a term if that is more, and a second at most: a bucket at home has a token again at once, and regions
-that ask for each take five times the messages for 1 % of the limit."""
+"""Microseconds for which a region remembers that home had too little: longer than its processes pause before they send
+again what waits. A tenth of a term if that is more, and a second at most: a bucket at home has a token again at once,
+and regions that ask for each take five times the messages for 1 % of the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ def collect(state: RegionCounter | None, length: int, now: int) -> tuple[RegionC
 
 
 _MOST_DEMAND: Final = 2**31
-"""That is counted."""
+"""The most demand, in units, that is counted."""
 
 
 def _present(state: RegionCounter | None, length: int, now: int) -> RegionCounter:

@@ -33,8 +33,8 @@ problem: Final = no_problem
 room_after: Final = room_at_reset
 
 MOST: Final = 10_000
-"""In memory a charge copies its counter, 16 bytes for each holder. In Redis as many may end at one moment, which takes
-it 2 ms; or 7 to 12, where some holders have several places."""
+"""The most places of a limit. In memory a charge copies its counter, 16 bytes for each holder. In Redis as many may end
+at one moment, which takes it 2 ms; or 7 to 12, where some holders have several places."""
 
 STEP: Final = 10_000
 """Microseconds."""

@@ -30,7 +30,7 @@ NOT_NOW: Final = -1
 _COLD: Final = 100
 
 _LATE: Final = SECOND
-"""What is to begin an exchange, and has not so much later, was ended before."""
+"""Microseconds after which an exchange that is to begin, and has not, was ended before."""
 
 
 @dataclass(frozen=True, slots=True)

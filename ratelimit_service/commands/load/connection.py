@@ -29,10 +29,10 @@ _OUR_SETTINGS: Final = b"".join(
 _MAX_CONCURRENT_STREAMS = 3
 
 _MAX_NUMBER: Final = 2**31 - 1
-"""Of a stream; after it a client needs a new connection."""
+"""The last number of a stream; after it a client needs a new connection."""
 
 _frame_head: Final = Struct(">HBBBL").unpack_from
-"""Of a frame: its size, as high and low part; type, flags, stream."""
+"""Unpacks the head of a frame: its size, as high and low part; type, flags, stream."""
 
 
 class Calls(Protocol):

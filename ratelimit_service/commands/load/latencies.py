@@ -7,7 +7,7 @@ _BITS: Final = 7
 """Binary digits of a latency that are kept: a percentile is at most 0.8 % too high."""
 
 _MAX_BITS: Final = 46
-"""Of the longest latency, 19 hours in nanoseconds."""
+"""The bits of the longest latency, 19 hours in nanoseconds."""
 
 
 class Latencies:

@@ -17,7 +17,7 @@ from ratelimit_service.rules.rule import Entries
 
 _FIELD: Final = "key"
 PLACE: Final = f"{{{_FIELD}}}"
-"""In a value it stands for the number of a key."""
+"""The text that stands for the number of a key in a value."""
 
 MAX_KEYS: Final = 10_000_000
 MAX_FILE_BYTES: Final = 64 << 20

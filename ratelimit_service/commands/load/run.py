@@ -27,7 +27,7 @@ _TICK: Final = 1_000_000
 _CONNECT_SECONDS: Final = 5.0
 _RECONNECT_SECONDS: Final = 0.1
 LAST_SECONDS: Final = 5.0
-"""For the responses to the last calls."""
+"""Seconds to wait for the responses to the last calls."""
 
 MAX_WAITING: Final = 1_000_000
 """Calls that are due, and wait for a connection or for room on one; more have failed."""

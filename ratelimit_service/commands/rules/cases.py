@@ -209,7 +209,8 @@ def _read_moment(node: YamlNode, key: str, report: Report) -> int | None:
 
 _FIRST_YEAR, _LAST_YEAR = 1971, 2200
 _BEGIN: Final = round(datetime.fromisoformat("2026-01-05T00:00:00Z").timestamp()) * SECOND
-"""When a case begins that does not say it: a Monday. Windows of a second, minute, hour and day begin then."""
+"""The moment when a case begins that does not say it: a Monday. Windows of a second, minute, hour and day begin
+then."""
 
 
 def _read_headers(node: YamlNode, key: str, report: Report) -> dict[str, str | None] | None:

@@ -103,10 +103,10 @@ def _read_options(node: YamlMap, key: str, report: Report) -> ExpectedLimit:
 _NONE: Final = "none"
 _KINDS: Final = (_NONE, "unlimited", "denied")
 _COMMA: Final = re.compile(r",(?!(?<=[0-9],)[0-9]{3})")
-"""Between two limits, and not the one of `1,000`."""
+"""The comma between two limits, and not the one of `1,000`."""
 _LIMIT: Final = re.compile(r"([0-9]{1,16}(?:[_,][0-9]{3}){0,5}) *(?:requests? *)?(?:(?:per|/) *(\S.*)|at once)")
 _AT_ONCE: Final = -1
-"""In place of the window of places."""
+"""The number in place of the window of places."""
 _NOT_COMPARED: Final = frozenset({"replaces"})
 
 

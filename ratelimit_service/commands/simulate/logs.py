@@ -229,7 +229,7 @@ def _microseconds(moment: datetime) -> int:
 _TIME_FIELDS: Final = (
     *("time", "timestamp", "@timestamp", "ts", "start_time", "time_iso8601", "time_local", "msec", "date", "datetime"),
 )
-"""Where JSON lines and CSV have the time, if it is not said."""
+"""The fields where JSON lines and CSV have the time, if it is not said."""
 
 _UNITS: Final = ((10**11, SECOND), (10**14, 1000), (10**17, 1))
 """A number below the first is in a unit of so many microseconds: 10^11 seconds are in the year 5138."""

@@ -18,7 +18,7 @@ from ratelimit_service.rules.rule import Rule, plural, rule_in_words
 from ratelimit_service.system.clock import MINUTE, SECOND, delay_in_words, duration_in_words
 
 _MAX_RULES: Final = 20
-"""In the table, the busiest; JSON has all."""
+"""The rules in the table, the busiest; JSON has all."""
 _MAX_DRAWN: Final = 4
 """Members of pools, each with a line."""
 _TICKS: Final = 4

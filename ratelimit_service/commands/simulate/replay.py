@@ -22,7 +22,7 @@ from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
 
 MAX_COUNTERS: Final = 1_000_000
-"""As the service has by default; 250 MB."""
+"""The most counters, as the service has by default; 250 MB."""
 
 MAX_PLANS: Final = 50_000
 MAX_CACHED: Final = 512

@@ -29,7 +29,7 @@ MAX_PAIRS: Final = 1_000_000
 """Pairs of descriptors that are compared, about 10 µs each."""
 
 KEPT, AFRESH = "kept", "afresh"
-"""What becomes of the counts when the new rules take over."""
+"""The fate of the counts when the new rules take over."""
 
 
 class Difference(NamedTuple):

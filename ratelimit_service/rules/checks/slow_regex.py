@@ -21,7 +21,7 @@ SLOW_NS: Final = 1_000_000
 """A request may have several such values, and keeps no other from its answer for more than 10 ms."""
 
 _TRIES: Final = 2
-"""Of each text: the first may have waited for memory."""
+"""The tries of each text: the first may have waited for memory."""
 
 _WORDS: Final = re.compile(r"[^\W\d_]{2,}")
 

@@ -129,7 +129,7 @@ def _fits_all(fit: Fit) -> bool:
 
 
 _TEXTS: Final = ("", _ANY_TEXT, "".join(map(chr, range(32, 127))), "x" * 2000, "\u00fc\u20ac")
-"""What matches all of these matches any text."""
+"""A pattern that matches all of these matches any text."""
 
 
 def _opposite(parent: Node, key: str, negated: Fit) -> str | None:

@@ -21,7 +21,8 @@ MAX_OVERLAPS: Final = 100_000
 """Pairs of wildcards of one level that are compared: a few seconds."""
 
 _TEXTS: Final = ("other", "1", "x_1", "", "-", "zz", "\u2026")
-"""What stands for a `*`, or for any value: the first with which the entry reaches its descriptor and nothing else."""
+"""The texts that stand for a `*`, or for any value: the first with which the entry reaches its descriptor and nothing
+else."""
 
 
 _Entry = tuple[str, str]

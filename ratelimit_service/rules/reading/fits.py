@@ -24,13 +24,13 @@ from ratelimit_service.rules.syntax.maps import given, read_options
 from ratelimit_service.rules.syntax.options import COMPARED, MapType
 
 MAX_ALL_VALUES: Final = 2_000_000
-"""Of all lists, one that several descriptors name as often as they do."""
+"""The most values of all lists, where one that several descriptors name as often as they do."""
 
 MAX_TESTS: Final = 100
 """Descriptors of one key at a level that no look-up finds: those with `not` or `regex` are tried in turn."""
 
 MAX_LIST_BYTES: Final = 8 * 2**20
-"""Of all values of a list."""
+"""The most bytes of all values of a list."""
 
 _MAX_WORDS: Final = 60
 """Characters of a list in a name; of a longer one the start stands there, and a digest of all."""

@@ -17,7 +17,7 @@ from ratelimit_service.system.calendar import Calendar
 
 _OPTIONS = BY_MAP[MapType.RATE_LIMIT]
 _NOT_QUEUED = ("burst", "exceed", "count_refused", "block_for", "block_up_to")
-"""What says how much is allowed at once, or what becomes of the refused: in a queue that is its length."""
+"""Options of how much is allowed at once, or of what becomes of the refused: in a queue that is its length."""
 
 
 def read_limit(
@@ -140,7 +140,7 @@ def _read_block(_block: YamlMap, options: Mapping[str, Any], _report: Report) ->
 _PLAIN: Final = KindForm(lambda *_: PLAIN)
 
 KINDS: Final = {"queue": KindForm(_read_queued, _NOT_QUEUED, queue), "block_for": KindForm(_read_block)}
-"""By the option that only this kind has."""
+"""The forms of kinds, by the option that only this kind has."""
 
 
 def _check_blocks(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> None:

@@ -48,10 +48,10 @@ READ_TIMEOUT_SECONDS: Final = 10.0
 _UNCHANGED_SECONDS: Final = 0.1
 """All files are read again this long after a change, and loaded only if none changed in between."""
 _QUIET_SECONDS: Final = 2.0
-"""How long a data file that was written in place must not have changed, or a poll if that is longer: any part of it is
-a valid list. Programs write what they copy in pieces, with pauses when they wait for the network."""
+"""Seconds for which a data file that was written in place must not have changed, or a poll if that is longer: any part
+of it is a valid list. Programs write what they copy in pieces, with pauses when they wait for the network."""
 _CUT: Final = 3
-"""Times as long for one whose last line has no end: most likely it goes on."""
+"""So many times as long for a file whose last line has no end: most likely it goes on."""
 _CHANGING_SECONDS: Final = 60.0
 """Files that have changed again and again for so long are a failed load, so that log and gauge show it."""
 

@@ -700,4 +700,4 @@ LIMITING = tuple(
 """The keys that say how much is allowed; a rule without a limit has none of them."""
 
 OF_PLACES = ("concurrency", "hold", "place", "on_store_failure", "regions")
-"""Of these, the keys that a limit of places may have."""
+"""The keys of these that a limit of places may have."""

@@ -238,10 +238,10 @@ def _plain(node: YamlNode, key: str, report: Report) -> Any:
 
 
 MAX_DELAY = MINUTE
-"""In a queue. Callers and proxies give up a request that takes longer."""
+"""The longest delay in a queue. Callers and proxies give up a request that takes longer."""
 
 MAX_VALUES = 200_000
-"""In a list. A file has 16 MiB, and data files have more."""
+"""The most values in a list. A file has 16 MiB, and data files have more."""
 
 _PERCENT = re.compile(r"([0-9]{1,4}) *%")
 _TIME_SCHEMA: Mapping[str, Any] = {"pattern": f"^{PATTERN}$"}

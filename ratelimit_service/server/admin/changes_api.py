@@ -21,7 +21,7 @@ from ratelimit_service.server.admin.openmetrics import Send
 from ratelimit_service.server.admin.shared_response import Begin
 
 MAX_BYTES: Final = 16 * 1024
-"""Of a body: a ban has 2,000, each of which may be written as an escape."""
+"""The most bytes of a body: a ban has 2,000, each of which may be written as an escape."""
 
 _LISTED: Final = HEADERS | {"Content-Type": "application/json"}
 _MAX_LISTS: Final = 16

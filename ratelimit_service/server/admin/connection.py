@@ -52,13 +52,13 @@ READ_BYTES: Final = 2048
 """Parsed in one iteration of the loop. The worst bytes, chunks of one byte, take aiohttp 0.3 µs a byte: 0.6 ms."""
 
 KEEPALIVE_SECONDS: Final = 75
-"""For the next request on a connection, or the whole header of the first; nginx's default."""
+"""Seconds for the next request on a connection, or the whole header of the first; nginx's default."""
 NEW_SECONDS: Final = 0.05
-"""For the first bytes of a connection to be read."""
+"""Seconds for the first bytes of a connection to be read."""
 LINGER_SECONDS: Final = 1.0
-"""For a client to read the last response and close."""
+"""Seconds for a client to read the last response and close."""
 UNREAD_SECONDS: Final = 30.0
-"""For the socket to take the last response."""
+"""Seconds for the socket to accept the last response."""
 MAX_DROPPED_BYTES: Final = 1024 * 1024
 """After the last response. They cost 2 µs a read."""
 
@@ -464,7 +464,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def client(self) -> str:
-        """Where it comes from; empty for a unix socket."""
+        """The address it comes from; empty for a unix socket."""
         peer = self._transport.get_extra_info("peername")
         return peer[0] if peer else ""
 

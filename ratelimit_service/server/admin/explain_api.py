@@ -37,12 +37,12 @@ from ratelimit_service.telemetry.tally import Tally
 
 _MAX_DESCRIPTORS: Final = 20
 _MAX_ENTRIES: Final = 200
-"""In one request; Envoy sends a few. Each entry is compared with all wildcards of its level."""
+"""The most entries in one request; Envoy sends a few. Each entry is compared with all wildcards of its level."""
 _MAX_WAITING: Final = 8
 """Requests in the queue of the thread."""
 
 HOLDERS: Final = "holders"
-"""In the `state` of a rule that leases: which processes hold units of its counter."""
+"""The field, in the `state` of a rule that leases, with the processes that hold units of its counter."""
 
 
 class Explainer:

@@ -23,9 +23,9 @@ from ratelimit_service.server.admin.json_text import read_json
 from ratelimit_service.server.series import CONTROL
 
 _BODY_SECONDS = 10
-"""For the whole body to arrive, however slowly it is sent."""
+"""Seconds for the whole body to arrive, however slowly it is sent."""
 _RESPONSE_SECONDS = 10
-"""For the store; every store gives up earlier."""
+"""Seconds for the store; every store gives up earlier."""
 
 _SMALL = 1024
 """Bytes. A larger body is converted in a thread, so that calls go on: that takes milliseconds, for 1 MiB up to 1 s."""
@@ -37,7 +37,7 @@ _MAX_MESSAGE_LENGTH = 1000
 """Characters; a message about a body can quote much of it."""
 
 HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-"""Of every text but those of `/json` and `/explain`: it is not stored, and its type is not guessed."""
+"""Headers of every text but those of `/json` and `/explain`: it is not stored, and its type is not guessed."""
 
 _HTTP_STATUS: Final = {
     Status.INVALID_ARGUMENT: 400,

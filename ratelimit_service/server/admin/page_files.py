@@ -10,7 +10,8 @@ from aiohttp import web
 from ratelimit_service.server.admin.json_api import HEADERS
 
 PATH: Final = "/page/{digest}/{name}"
-"""Of each file but the page itself. The digest is of all files: those of two versions never meet in one page."""
+"""The path of each file but the page itself. The digest is of all files: those of two versions never meet in one
+page."""
 
 _TYPES: Final = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
 _INDEX: Final = "index.html"

@@ -24,11 +24,11 @@ BURST: Final = 5
 _SLICE_SECONDS: Final = 0.0005
 _SLICE_BYTES: Final = 64 * 1024
 _SEND_SECONDS: Final = 30
-"""For the client to read it all; one that does not read would hold it for ever."""
+"""Seconds for the client to read it all; one that does not read would hold it for ever."""
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _LEVEL: Final = 4
-"""Of zlib, 1 to 9. Level 6 takes twice as long for a result that is a tenth smaller."""
+"""The level of zlib, 1 to 9. Level 6 takes twice as long for a result that is a tenth smaller."""
 
 Begin = Callable[[], Awaitable[Iterable[str]]]
 """Returns the blocks of a text; each takes a fraction of a slice."""

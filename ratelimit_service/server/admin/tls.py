@@ -19,7 +19,7 @@ from ratelimit_service.transports.options import Tls
 from ratelimit_service.transports.tls_session import TlsServer, tls_failure
 
 HANDSHAKE_SECONDS: Final = 10.0
-"""For the whole handshake, as for that of gRPC."""
+"""Seconds for the whole handshake, as for that of gRPC."""
 
 _RECORD: Final = b"\x16"
 """The type of the record that a client of TLS begins with (RFC 8446, 5.1); no text of HTTP begins with it."""

@@ -17,10 +17,11 @@ from ratelimit_service.system.clock import MINUTE, SECOND, Clock
 from ratelimit_service.telemetry.tally import Tally
 
 WRONG_A_MINUTE: Final = 10
-"""Of one address, and as many at once: a person mistypes less often, and a program gains nothing by more."""
+"""Wrong tokens a minute of one address, and as many at once: a person mistypes less often, and a program gains nothing
+by more."""
 
 MAX_ADDRESSES: Final = 1000
-"""With a bucket of their own; the least recently used is forgotten. 250 bytes each."""
+"""The addresses with a bucket of their own; the least recently used is forgotten. 250 bytes each."""
 
 MAX_TRUSTED: Final = 100
 """Addresses from which the right token came."""

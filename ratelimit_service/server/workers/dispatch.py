@@ -22,7 +22,8 @@ _AT_ONCE: Final = 100
 """Connections accepted in one iteration of the event loop."""
 
 _PAUSE_SECONDS: Final = 1.0
-"""How long nothing is accepted after the process ran out of files, as asyncio does: at once it would fail again."""
+"""Seconds for which nothing is accepted after the process ran out of files, as asyncio does: at once it would fail
+again."""
 
 _NO_WORKER: Final = RpcError(Status.UNAVAILABLE, "no worker is available")
 

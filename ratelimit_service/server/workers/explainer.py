@@ -13,7 +13,7 @@ from ratelimit_service.server.workers.dispatch import Dispatcher
 from ratelimit_service.server.workers.slot import WorkerSlot
 
 _HELD_SECONDS: Final = 0.5
-"""How long the workers have to say what they hold, as for their reports."""
+"""Seconds that the workers have to say what they hold, as for their reports."""
 
 
 class WorkersExplainer:

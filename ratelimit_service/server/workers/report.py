@@ -103,13 +103,13 @@ def _packed_bans(bans: BanSummary) -> tuple[int, list[str]]:
 
 
 _NAMES: Final = 8
-"""Of a sketch in one item: a name may have 3,600 bytes as JSON."""
+"""The names of a sketch in one item: a name may have 3,600 bytes as JSON."""
 
 _BYTES: Final = 4
-"""As JSON, for each character that `repr` writes, at most."""
+"""The most bytes of JSON for each character that `repr` writes."""
 
 Item = tuple[Any, ...]
-"""What was counted by one name."""
+"""The counts by one name."""
 
 
 def _pieces(items: Iterable[Item | None]) -> Iterator[list[Item]]:

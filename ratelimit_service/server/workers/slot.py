@@ -50,13 +50,13 @@ from ratelimit_service.telemetry.tally import Path
 log = logging.getLogger(__name__)
 
 _SLOW_SECONDS: Final = 0.5
-"""How long a connection may wait in the handoff."""
+"""Seconds that a connection may wait in the handoff."""
 
 _MAX_WAITING: Final = 64
 """Connections in one handoff. A worker that does not receive them gets no more than this."""
 
 _EXIT_SECONDS: Final = 10.0
-"""For a worker to end after it has closed its channel."""
+"""Seconds for a worker to end after it has closed its channel."""
 
 _SETTINGS: Final = frozenset(setting.variable for setting in SETTINGS)
 

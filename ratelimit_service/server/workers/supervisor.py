@@ -35,14 +35,14 @@ from ratelimit_service.telemetry.logs import about
 log = logging.getLogger(__name__)
 
 _REFRESH_SECONDS: Final = 0.5
-"""How long a scrape waits for reports. The counts of a worker that hangs are those of its last one."""
+"""Seconds that a scrape waits for reports. The counts of a worker that hangs are those of its last one."""
 
 _FIRST_BACKOFF: Final = 0.1
 _MAX_BACKOFF: Final = 30.0
 """Seconds before a worker that died is replaced: doubled each time, until one has lived as long as the longest."""
 
 _MAX_DEATHS: Final = 100
-"""How many deaths are remembered, for the page."""
+"""The deaths that are remembered, for the page."""
 
 _STOP_SECONDS: Final = 10.0
 """A worker cuts its calls off after DRAIN_TIMEOUT; one that has not ended this much later is killed."""

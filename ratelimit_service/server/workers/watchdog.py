@@ -28,7 +28,7 @@ from ratelimit_service.system.cpus import cpu_ticks
 log = logging.getLogger(__name__)
 
 _PERIOD_SECONDS: Final = 0.1
-"""How often workers are checked: whether connections wait too long."""
+"""Seconds between two checks of workers: whether connections wait too long."""
 
 _SILENCE_SECONDS: Final = 5.0
 """A worker reports every second; one that sends nothing for this time hangs, or is busy."""

@@ -28,11 +28,12 @@ from ratelimit_service.transports.http2 import Http2Transport
 log = logging.getLogger(__name__)
 
 _REPORT_SECONDS: Final = 1.0
-"""How often it reports what it has counted, also when no report was requested: a killed worker loses this much."""
+"""Seconds between two reports of what it has counted, also when no report was requested: a killed worker loses this
+much."""
 
 _PAUSE_SECONDS: Final = 1.0
-"""How long no connection is received after the process ran out of files. After half of this time the parent hands the
-connections that wait to other workers."""
+"""Seconds for which no connection is received after the process ran out of files. After half of this time the parent
+hands the connections that wait to other workers."""
 
 
 def main(channel: int, handoff: int) -> int:

@@ -25,7 +25,7 @@ _MAX_ENTRY: Final = 2_500
 """Bytes of a ban as JSON, and of who has lifted it."""
 
 _LIFTED_FOR: Final = 60 * SECOND
-"""How long a lifted ban stays in Redis, so that every instance can log who lifted it."""
+"""The time for which a lifted ban stays in Redis, so that every instance can log who lifted it."""
 
 
 class BanTable:

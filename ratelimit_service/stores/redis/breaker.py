@@ -49,14 +49,14 @@ QUICK: Final = 0.005
 """Replies within this time are never late, whatever callers grant."""
 
 SILENCE: Final = 1.0
-"""Without a reply, until another connection is opened. A connection that is kept needs nothing when the server is back;
-new ones fill its queue of connections that it has not accepted yet, from which it drops some."""
+"""Seconds without a reply until another connection is opened. A connection that is kept needs nothing when the server
+is back; new ones fill its queue of connections that it has not accepted yet, from which it drops some."""
 
 PROVEN: Final = 0.1
 """A connection that has answered after this time counts, and the backoff begins anew."""
 
 MAX_FAILURES: Final = 5
-"""In a row: script calls that a server may refuse to decide, and requests that may be too late."""
+"""Failures in a row: script calls that a server may refuse to decide, and requests that may be too late."""
 
 FIRST_PAUSE: Final = 0.05
 MAX_PAUSE: Final = 2.0

@@ -32,7 +32,7 @@ _MANY: Final = 2**52
 """A limit above any count: what is missing from it is the count."""
 
 _TALLY: Final = Tally()
-"""Of no rule: looks are not counted."""
+"""A tally of no rule: looks are not counted."""
 
 _NO_KEY: Final = -2
 """PTTL's reply for a key that does not exist."""

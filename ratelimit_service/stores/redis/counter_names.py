@@ -233,7 +233,7 @@ def pool_in_words(name: str) -> str:
 
 _SHARED_DEFAULT: Final = "~default"
 ALL_OTHERS: Final = "(what no descriptor fits)"
-"""In place of the descriptor, for the one counter of a default with share_threshold."""
+"""The text in place of the descriptor, for the one counter of a default with share_threshold."""
 
 
 class _Entry(NamedTuple):

@@ -31,7 +31,7 @@ ENTRY_BYTES: Final = 500
 """The least that an entry takes. One with a name of the longest kind takes up to five times as much."""
 
 _BESIDE_NAME: Final = ENTRY_BYTES - getsizeof("x")
-"""Without the name; with a limit of its own, which came with the request."""
+"""Bytes without the name; with a limit of its own, which came with the request."""
 
 
 class _Denied(NamedTuple):

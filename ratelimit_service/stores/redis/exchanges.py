@@ -30,7 +30,7 @@ MAX_EXCHANGES: Final = 1000
 Arguments = tuple[str | int, ...]
 
 ANSWER_SECONDS: Final = 1.0
-"""For each of the three steps."""
+"""Seconds for each of the three steps."""
 
 
 class SyncScript(StepScript):

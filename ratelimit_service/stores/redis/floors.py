@@ -38,13 +38,13 @@ from ratelimit_service.rules.rule import Rule, escaped
 from ratelimit_service.system.clock import SECOND
 
 FRESH: Final = 10 * SECOND
-"""For which a process goes by what it has read, and after which a record counts as told no more."""
+"""The time for which a process goes by what it has read, and after which a record counts as told no more."""
 
 MOST: Final = 99
 """Percent of a limit that are kept free at once: something is to be leased out."""
 
 _NEVER: Final = -1
-"""In place of a moment: there is no room for it yet, or it has ended."""
+"""A number in place of a moment: there is no room for it yet, or it has ended."""
 
 
 class Share(NamedTuple):
@@ -60,7 +60,7 @@ class Share(NamedTuple):
 
 
 Shares = Mapping[str, Share]
-"""By the names of rules."""
+"""The shares by the names of rules."""
 
 
 class Grant(NamedTuple):

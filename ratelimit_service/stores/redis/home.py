@@ -54,7 +54,7 @@ from ratelimit_service.telemetry.metric import Metric, counter, counter_by, gaug
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 1.0
-"""For home to answer; then another process of the region may ask (`leased.ASK_LIFE`)."""
+"""Seconds for home to answer; then another process of the region may ask (`leased.ASK_LIFE`)."""
 
 MAX_ASKED: Final = 5000
 """Counters about which home is asked at once: over a way of 140 ms that is 35,000 new counters a second."""
@@ -76,18 +76,19 @@ _PAUSE: Final = 0.01
 had nothing (`leased.LEAST_DENY`)."""
 
 _PAUSES: Final = 8
-"""In the time that home takes to answer, if that is longer; otherwise a flood would send each hit a hundred times."""
+"""Pauses in the time that home takes to answer, if that is longer; otherwise a flood would send each hit a hundred
+times."""
 
 _MAX_PAUSE: Final = 0.05
 
 _SUSPECT_SECONDS: Final = 2.0
-"""For which a server that did not answer an ask is taken for lost, unless it answers another one."""
+"""Seconds for which a server that did not answer an ask is taken for lost, unless it answers another one."""
 
 _BACK: Final = 0
-"""In the numbers of an ask."""
+"""The index, in the numbers of an ask, of the units given back."""
 
 _CLOSE_SECONDS: Final = 0.5
-"""For asks under way, when the process stops."""
+"""Seconds for asks under way, when the process stops."""
 
 
 class WaitingHits(NamedTuple):

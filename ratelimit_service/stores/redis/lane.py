@@ -73,10 +73,11 @@ MAX_WAITING: Final = 10_000
 a bound, a server that hangs under full load would fill the memory."""
 
 MAX_ASKS: Final = 100
-"""Of leases, in one pipeline: a millisecond of Redis."""
+"""The asks of leases in one pipeline: a millisecond of Redis."""
 
 MAX_TRIES: Final = 4
-"""Of one script call: once by name, once with its text, and twice on other nodes of a Cluster whose slots move."""
+"""The tries of one script call: once by name, once with its text, and twice on other nodes of a Cluster whose slots
+move."""
 
 HEARTBEAT: Final = 0.1
 """Seconds for the reply to a heartbeat."""
@@ -690,7 +691,7 @@ class Pipeline:
 
 
 _POLL_SECONDS: Final = 5.0
-"""Between two polls of how many keys there are, what the time is, and whether counters were reset."""
+"""Seconds between two polls of how many keys there are, what the time is, and whether counters were reset."""
 
 _RESET_KEY_LIFE: Final = 24 * 3600 * 1000
 """Milliseconds that a reset key lives after it was read last."""
@@ -708,7 +709,8 @@ _BROKEN: Final = frozenset({"reset", "protocol"})
 """The connection is lost; the server may decide hits on another one."""
 
 _INCONCLUSIVE: Final = frozenset({"timeout", "unreachable", "sentinel", "maxclients", "protocol", "error"})
-"""Of an attempt to connect beside a silent connection: the server may be paused, and still have it when it goes on."""
+"""Faults of an attempt to connect beside a silent connection: the server may be paused, and still have it when it goes
+on."""
 
 _OVERLOAD: Final = Fault("overload")
 _LATE: Final = Fault("timeout")

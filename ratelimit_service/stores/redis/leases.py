@@ -49,44 +49,44 @@ from ratelimit_service.telemetry.metric import Metric, counter, counter_by, gaug
 from ratelimit_service.telemetry.tally import Tally
 
 MAX_LEASES: Final = 20_000
-"""Counters: 10 MB."""
+"""The most counters with a lease: 10 MB."""
 
 _SWEEP: Final = 2000
 """Leases that one sweep looks at: less than a millisecond."""
 
 _EARLY: Final = 16
-"""By one in so many parts a lease of a bucket is shorter than its term: what is given back later is lost in part."""
+"""A lease of a bucket is shorter than its term by one in so many parts: what is given back later is lost in part."""
 
 _LONGEST_EARLY: Final = SECOND // 5
-"""In which a sweep finds it."""
+"""The most microseconds by which it is shorter: within these a sweep finds it."""
 
 _CHANCE: Final = 2
 """Standard deviations of the demand that are asked for above its average while half of the limit is left: else every
 second lease is used up before its term ends."""
 
 _MEMORY: Final = SECOND // 20
-"""Of the rate: half of the shortest usual term."""
+"""Microseconds over which the rate is measured: half of the shortest usual term."""
 
 _ROUND_TRIPS: Final = 10
-"""In a term, at least: in shorter ones half of the hits would wait for the next lease."""
+"""The round trips in a term, at least: in shorter ones half of the hits would wait for the next lease."""
 
 _FORGET: Final = 10 * SECOND
-"""Without a hit: what comes in bursts leases from the first hit of the next one on."""
+"""A lease without a hit is kept for so long: a burst then leases from its first hit on."""
 
 _CELLS: Final = 1 << 18
 """Bytes that count the requests on counters without a lease: of 100,000 a second on as many, one in 1,000 looks hot."""
 
 _MOST_SEEN: Final = 255
-"""In a cell."""
+"""The most requests that a cell counts."""
 
 _LOOKED_AT: Final = 8
-"""Leases of which one may make way, when there are as many as there may be."""
+"""Leases that are looked at for one to evict, when there are MAX_LEASES."""
 
 _MOST_LEAVING: Final = 1000
 """Leases that have made way and still give back."""
 
 _UNTIL_ANSWERED: Final = 2**62
-"""In place of a moment: of each ask it becomes known how it has ended."""
+"""A moment that never comes: an ask is under way until it is known how it has ended."""
 
 _SMOOTHING: Final = 8
 """One in so many parts of the average round trip is the last one."""

@@ -31,11 +31,11 @@ MAX_REPLY: Final = 8 * 1024 * 1024
 """Bytes of one reply that are read. A script's has 100 kB at most, and the map of a Cluster of 1,000 nodes 4 MB."""
 
 MAX_SECONDS: Final = 2.0
-"""To connect, even if REDIS_TIMEOUT allows more: when packets vanish, TCP repeats its first one ever more rarely, so a
-new attempt finds a server that is back sooner than an old one."""
+"""Seconds to connect, even if REDIS_TIMEOUT allows more: when packets vanish, TCP repeats its first one ever more
+rarely, so a new attempt finds a server that is back sooner than an old one."""
 
 NAME: Final = "ratelimit"
-"""Of our connections, in CLIENT LIST and ACL LOG."""
+"""The name of our connections, in CLIENT LIST and ACL LOG."""
 
 _pack: Final[Callable[[Any], bytes]] = hiredis.pack_command
 

@@ -110,4 +110,4 @@ def deposit_of(ask: RegionAsk, granted: Granted | None) -> Deposit:
 
 
 _LEAST: Final = 2
-"""In the numbers of an ask."""
+"""The index, in the numbers of an ask, of the least units."""

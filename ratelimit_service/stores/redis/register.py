@@ -28,16 +28,16 @@ from ratelimit_service.telemetry.metric import Metric, MetricType
 log = logging.getLogger(__name__)
 
 TELL_SECONDS: Final = 3.0
-"""Between two times that a process tells and reads."""
+"""Seconds between two times that a process tells and reads."""
 
 _REPLY_SECONDS: Final = 1.0
-"""For each of the steps."""
+"""Seconds for each of the steps."""
 
 _KEPT: Final = 400 * DAY // 1000
 """Milliseconds that a region's copy outlives its processes, which is as long as home remembers the region."""
 
 _TRIES: Final = 5
-"""To change the register, when others do."""
+"""Tries to change the register, when others do."""
 
 Execute = Callable[..., Awaitable[Any]]
 """Sends a command to the server that has the key, its first argument. Raises Fault."""
@@ -235,7 +235,7 @@ _WARNINGS: Final = {
     "REGIONS": "REGIONS is not the same here as in {}: split limits may be exceeded; if it is not being changed, give "
     "all regions the same names in the same order",
 }
-"""By the setting in which regions differ."""
+"""The warnings by the setting in which regions differ."""
 
 
 def _now() -> int:

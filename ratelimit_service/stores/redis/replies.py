@@ -13,7 +13,7 @@ from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.system.clock import SECOND
 
 MISFIT: Final = (TypeError, ValueError, LookupError, AttributeError, OverflowError)
-"""What Python raises when a value is read as another kind than it is."""
+"""The exceptions of Python when a value is read as another kind than it is."""
 
 
 def misfit(command: str) -> Fault:

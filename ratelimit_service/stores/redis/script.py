@@ -478,18 +478,18 @@ _Section = tuple[int, Iterable[tuple[str, list[Hit]]]]
 _TWINS: Final = (*NAMES, "lease")
 
 _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log"})
-"""What these charge at one moment expires at one moment, however much it is."""
+"""Algorithms whose charges of one moment expire at one moment, however much they are."""
 
 
 _MAX_ROWS: Final = 10_000
 _BY_CALENDAR: Final = 2
-"""In place of `first_request`; the edges of the windows follow the limit."""
+"""The value in place of `first_request`; the edges of the windows follow the limit."""
 _CROSSING_ONLY: Final = 2
-"""In place of `count_refused`."""
+"""The value in place of `count_refused`."""
 _QUEUED: Final = 2
-"""In place of `got`: the hit has a place in a queue."""
+"""The value in place of `got`: the hit has a place in a queue."""
 _WAITS: Final = -2
-"""In place of `retry_after`: the refused hits wait for the home Redis."""
+"""The value in place of `retry_after`: the refused hits wait for the home Redis."""
 
 
 def _runs(hits: Sequence[Hit]) -> list[list[Hit]]:

@@ -9,7 +9,7 @@ from ratelimit_service.algorithms.kinds import KINDS
 _PLACE: Final = "--twins--\n"
 _NAMES: Final = "--names--"
 _EDGE: Final = "--steps--\n"
-"""Behind the head."""
+"""The line behind the head."""
 
 
 def script_text(twins: Sequence[str], steps: str = "batch.lua") -> str:

@@ -63,10 +63,10 @@ _MAX_POLLS: Final = 4
 """Before it judges all the same."""
 
 _GIVE_BACK_SECONDS: Final = 0.5
-"""For what is held, when the process stops."""
+"""Seconds to give back leases, when the process stops."""
 
 _RESET_SECONDS: Final = 5.0
-"""For all commands of a reset."""
+"""Seconds for all commands of a reset."""
 
 
 def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":

@@ -27,18 +27,18 @@ Execute = Callable[..., Awaitable[Any]]
 REPLY_SECONDS: Final = 2.0
 
 _POLL_SECONDS: Final = 0.7
-"""Between two reads: all instances know of an entry within a second."""
+"""Seconds between two reads: all instances know of an entry within a second."""
 
 _FIRST_POLL_SECONDS: Final = 0.05
 """Before the first read has succeeded."""
 
 _READ_SECONDS: Final = 20.0
-"""For all that is read at once."""
+"""Seconds for all that is read at once."""
 _SILENT_SECONDS: Final = 3.0
 """Reads that fail for less than this are not logged: a connection was lost and made again."""
 
 _PAGE_BYTES: Final = 125_000
-"""That one command reads at most, where entries are no larger: of bans 2 ms for this process."""
+"""Bytes that one command reads at most, where entries are no larger: of bans 2 ms for this process."""
 
 
 class RedisTable:

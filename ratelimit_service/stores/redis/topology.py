@@ -38,16 +38,16 @@ from ratelimit_service.telemetry.tally import Tally
 log = logging.getLogger(__name__)
 
 PROBE_SECONDS: Final = 1.0
-"""For a server to decide the probe on a new connection; callers do not wait longer for it than they granted."""
+"""Seconds for a server to decide the probe on a new connection; callers do not wait longer for it than they granted."""
 
 MAX_SENTINEL_SECONDS: Final = 0.5
-"""For one sentinel to reply, before the next one is asked."""
+"""Seconds for one sentinel to reply, before the next one is asked."""
 
 _FOLLOW_SECONDS: Final = 1.0
-"""Between two questions to the sentinels whether the primary is still the same."""
+"""Seconds between two questions to the sentinels whether the primary is still the same."""
 
 _MAP_SECONDS: Final = 1.0
-"""For a node to reply with the map."""
+"""Seconds for a node to reply with the map."""
 
 SlotMap = Sequence[tuple[int, int, Address]]
 """First slot, last slot, and the primary that has them."""

@@ -19,18 +19,18 @@ CVE-2023-44487): each costs us something and asks for nothing. Such a frame take
 gives some back, and so does time. A client that resets each call, and pings for each, stays within it."""
 
 FRAMES_PER_REQUEST: Final = 8
-"""What a request gives back: an honest client's resets, pings and window updates are fewer."""
+"""Frames that a request gives back: an honest client's resets, pings and window updates are fewer."""
 
 FRAMES_PER_RECORD: Final = 16
-"""What a TLS record without data takes: one that changes our keys (TLS 1.3, KeyUpdate) costs 50 µs. 250 may come in a
-row, and 62 a second; BoringSSL allows 32 in a row."""
+"""Frames that a TLS record without data counts as: one that changes our keys (TLS 1.3, KeyUpdate) costs 50 µs. 250 may
+come in a row, and 62 a second; BoringSSL allows 32 in a row."""
 
 STREAMS_PER_IDLE_FRAME: Final = 128
 """A frame that moves the windows of many streams, or all responses that wait, takes one more for each 128 of them: to
 look through a thousand streams takes half a millisecond."""
 
 FRAMES_PER_SECOND: Final = 1_000
-"""What time gives back."""
+"""Frames that a second gives back."""
 
 MAX_RESET: Final = 1_000
 """Streams that we reset and whose last frames may still come: 5.1 says to ignore those. A bound on memory: frames of an
@@ -69,19 +69,19 @@ LAST_STREAM: Final = 2**31 - 1_000_000
 """Stream numbers are used once (5.1.1): before a client runs out of them its connection is retired."""
 
 STALL: Final = 60 * SECOND
-"""How long a response, or what is written to the socket, may wait while less than MIN_PROGRESS of it leaves: zero and
-tiny windows, and clients that do not read (CVE-2019-9511, 9517), fill the memory of the connection and hold the places
-of other calls. nginx's send_timeout is as long."""
+"""The time for which a response, or what is written to the socket, may wait while less than MIN_PROGRESS of it leaves:
+zero and tiny windows, and clients that do not read (CVE-2019-9511, 9517), fill the memory of the connection and hold
+the places of other calls. nginx's send_timeout is as long."""
 
 MIN_PROGRESS: Final = 1024
 """Bytes in that time. One byte a minute is not reading; a modem is fifty times as fast."""
 
 GOAWAY_NOTICE: Final = SECOND
-"""How long a client may take to answer the PING after the first GOAWAY; then the second is sent all the same."""
+"""The time that a client may take to answer the PING after the first GOAWAY; then the second is sent all the same."""
 
 LINGER_SECONDS: Final = 1.0
-"""How long we go on reading a connection that we ended: if it was closed at once, a TCP reset could overtake our last
-bytes, such as GOAWAY."""
+"""Seconds for which we go on reading a connection that we ended: if it was closed at once, a TCP reset could overtake
+our last bytes, such as GOAWAY."""
 
 
 class Bound(StrEnum):
