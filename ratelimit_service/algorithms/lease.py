@@ -128,6 +128,7 @@ def take(  # noqa: PLR0913, PLR0917 - a counter, what is asked, and when
             before = leased_from(state, end)
             _, look = algorithm.hit(before, limit, 0, now)
     wanted = max(least, extra * (end - now) // algorithm.term(limit))
+    # What is needed now is granted whole; of what is asked for in advance a share, so that others get some too.
     units = min(look.remaining, wanted, max(least, look.remaining // _SHARE))
     if units > 0:
         state, look = algorithm.hit(before, limit, units, now)
@@ -203,14 +204,14 @@ class Lease:
 
     def refund(self, units: int) -> int:
         """Have units again that were spent of this lease: how many."""
-        back = min(units, self.granted - self.left)
+        back = min(units, self.granted - self.left)  # what an earlier lease spent was charged to another term
         self.left += back
         return back
 
     def deposit(self, units: int, end: int, term_end: int) -> int:
         """Have units to spend until that moment, of the term with this end: how many others are lost."""
         lost = 0
-        if term_end != self.term_end:
+        if term_end != self.term_end:  # units of two terms are never mixed: each goes back to its own
             lost = self.expire()
             self.end, self.term_end = 0, term_end
         self.left += units
@@ -225,7 +226,7 @@ class Lease:
 
     def put_back(self, units: int, term_end: int) -> int:
         """Have units of the term with this end given back: how many are lost, of these or of others."""
-        if not units or (self.back and term_end < self.back_end):
+        if not units or (self.back and term_end < self.back_end):  # an ask has one `back_end`: the later one is kept
             return units
         same = term_end == self.back_end
         lost, self.back = (0, self.back + units) if same else (self.back, units)

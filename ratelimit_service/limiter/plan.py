@@ -216,11 +216,12 @@ class Planner:
         if root.address_keys:
             increments += _without_address(request, root.address_keys, tally)
         hits, traits, replaced = self._hits(request, book, denied, work, increments)
-        if replaced:
+        if replaced:  # first: what is replaced takes no turn, and refuses no bundle
             _drop_replaced(hits, replaced, increments)
         takes_turn = traits & QUEUES and _takes_turn(hits)
         if takes_turn:
             _bundle(hits)
+        # After the bundles are made: a hit that is denied without a counter spares the others of its bundle.
         if traits & NO_COUNTER and _count_without_counter(hits, increments):
             _spare_bundle(hits, increments)
             takes_turn = takes_turn and _takes_turn(hits)

@@ -219,6 +219,7 @@ class Lane:
             self._fail(part, _OVERLOAD)
             return
         self._queue.append(part)
+        # Not at once: what else comes in this iteration of the loop goes in the same pipeline.
         if not self._scheduled and self._link is not None and len(self._pipelines) < self._in_flight:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send)
@@ -228,6 +229,7 @@ class Lane:
         if self._link is None or self._breaker.state is not ServerState.ANSWERING:
             self._leases.unsent(ask)
             return
+        # In front, so that MAX_ASKS cannot leave it behind the hit that is sent now.
         self._asks.insert(0 if ask.before_hit else len(self._asks), (group, ask))
         if not self._scheduled and len(self._pipelines) < self._in_flight:
             self._scheduled = True
@@ -378,7 +380,7 @@ class Lane:
             self._queue = []
         else:
             del queue[:taken]
-        for rest in rests:
+        for rest in rests:  # behind what came meanwhile: one large request must not hold up the others
             self.put_all(rest)
         calls = self._calls_with_asks(groups) if self._asks else list(starmap(ScriptCall, groups.items()))
         if calls:
@@ -424,7 +426,7 @@ class Lane:
 
     def _on_reply(self, call: ScriptCall, reply: Any) -> None:
         pipeline = self._script_calls.pop(call, None)
-        if pipeline is None:
+        if pipeline is None:  # it was answered by policy meanwhile
             return
         if self._loading:
             self._loading.discard(call)

@@ -398,6 +398,7 @@ class Cluster:
             lane.start()
             source = self._slots[slot]
             return source is not None and source.retry(call)
+        # That node is not connected: they wait for it as others do, or are answered by policy.
         for part in call.parts:
             lane.put(part)
         for ask in call.asks:
@@ -463,7 +464,7 @@ class Cluster:
     async def _read_map(self) -> SlotMap:
         """The map of any node: over a lane's connection if one is healthy, else over a new connection. Raises Fault."""
         nodes, configured = list(self._nodes.items()), list(self._target.servers.addresses)
-        random.shuffle(nodes)
+        random.shuffle(nodes)  # so that after a failover not all instances ask the same node
         random.shuffle(configured)
         for address, lane in nodes:
             if lane.healthy:
