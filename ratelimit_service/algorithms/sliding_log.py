@@ -37,7 +37,7 @@ def problem(limit: Limit) -> str | None:
     """The reason why this limit is not supported, or None."""
     most = limit.requests + limit.exceed
     if most > LONGEST:
-        return f"it would remember {most} moments for each counter, and {LONGEST} is the most; take sub_windows"
+        return f"it would remember {most} moments for each counter, the maximum is {LONGEST}; use sub_windows"
     return None
 
 

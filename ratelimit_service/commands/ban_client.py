@@ -188,4 +188,4 @@ def _read(found: Any) -> Ban:
     try:
         return read_ban(json.dumps(found))
     except BanError as error:
-        raise StoreError(f"the service answers with what is no ban: {error}") from error
+        raise StoreError(f"the service sent an invalid ban: {error}") from error

@@ -420,7 +420,7 @@ def _shown(rows: int, total: int) -> str:
 def _notes(*, untouched: int = 0, left_out: int, slots_moved: bool) -> Iterator[str]:
     """Lines below the table."""
     if untouched:
-        yield f"{untouched:,} more to which nothing is charged now: Redis drops such by itself"
+        yield f"{untouched:,} more to which nothing is charged now: Redis removes them by itself"
     if left_out:
         yield (
             f"{plural(left_out, 'counter')} besides may be of that rule: a digest stands for too long a descriptor. "

@@ -19,7 +19,7 @@ class DurationType(click.ParamType[int]):
         except ValueError as error:
             self.fail(f"{value!r} {error}", param, ctx)
         if duration <= 0:
-            self.fail(f"{value!r} is not longer than nothing", param, ctx)
+            self.fail(f"{value!r} is not longer than 0", param, ctx)
         return duration
 
 

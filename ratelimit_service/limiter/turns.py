@@ -315,7 +315,7 @@ class TurnQueues:
             ),
             counter(
                 "ratelimit_queue_full_total",
-                "Requests that could not wait, because their caller, or all, take all of the memory for it.",
+                "Requests that could not wait, because their caller, or all, had used up the memory for it.",
                 self.full,
             ),
             counter(

@@ -67,7 +67,7 @@ def too_small(limit: Limit, mode: RegionMode, number: int) -> str:
 
 
 def wrong_floor(limit: Limit, floor: int, number: int) -> str:
-    """The problem with a floor of so many percent for each region; empty if nothing is."""
+    """The problem with a floor of so many percent for each region; empty if there is none."""
     if floor * number >= 100:
         most = f"write {99 // number}% or less" if number < 100 else "take floor away"
         return f"floor: {number} regions keep {floor * number}% of the limit, and nothing is left to lease; {most}"

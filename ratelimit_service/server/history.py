@@ -268,7 +268,7 @@ def named(outcomes: Sequence[str], rows: Iterable[Sequence[int]]) -> dict[str, S
 def _check_room(sums: MinuteSums[Key], key: Key, others: str, instead: str) -> None:
     """Raise RpcError if the key has no sums because there was no room."""
     if sums.full and sums.saw(key):
-        raise RpcError(Status.NOT_FOUND, f"{others} came first, the most that have a history; {instead}")
+        raise RpcError(Status.NOT_FOUND, f"{others} came first, and no more have a history; {instead}")
 
 
 def _is_named(path: Path, domain: str, name: str) -> bool:

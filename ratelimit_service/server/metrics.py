@@ -200,7 +200,7 @@ _GAUGES: Final = (
     ("queue_requests", "Requests that wait for their turns in the rule's queues.", "waiting"),
     (
         "queue_longest_wait_seconds",
-        "Of the turns given in the last one to two minutes, how far away the farthest was.",
+        "Longest wait for a turn, of those given in the last one to two minutes.",
         "longest_wait_seconds",
     ),
     (

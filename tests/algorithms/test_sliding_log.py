@@ -70,7 +70,7 @@ def test_moments_stay_in_order_when_the_clock_steps_back() -> None:
 def test_a_log_that_would_be_huge_is_a_problem() -> None:
     assert sliding_log.problem(replace(THREE_A_MINUTE, requests=65_535)) is None
     assert sliding_log.problem(replace(THREE_A_MINUTE, requests=65_534, exceed=2)) == (
-        "it would remember 65536 moments for each counter, and 65535 is the most; take sub_windows"
+        "it would remember 65536 moments for each counter, the maximum is 65535; use sub_windows"
     )
 
 

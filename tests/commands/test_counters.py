@@ -290,7 +290,7 @@ def test_a_window_that_is_over_is_told_apart(shop: Shop) -> None:
     shop.charge(Charge("shop", descriptor("fast=x"), 50), EXPIRATION_JITTER_MAX_SECONDS="1000000000")
     eventually(lambda: shop.as_json("shop", "fast=x")["untouched"] == 1, "its second is over")
 
-    line = "1 more to which nothing is charged now: Redis drops such by itself\n"
+    line = "1 more to which nothing is charged now: Redis removes them by itself\n"
     assert shop.counters("shop").stdout.endswith(f"\n4 counters\n{line}")
     assert shop.counters("shop", "fast=x").stdout.endswith(f" (100 requests per second).\n{line}")
     assert shop.as_json("shop", "fast=x")["total"] == 0

@@ -177,7 +177,7 @@ def test_a_wrong_line_of_a_file_is_told(tmp_path: Path, line: str, problem: str)
             ["localhost:1", "shop", "user=a", "--for=soon"],
             "'soon' is not a duration such as 10s, 1h30m, 15 minutes or 200ms",
         ),
-        (["localhost:1", "shop", "user=a", "--for=0"], "'0' is not longer than nothing"),
+        (["localhost:1", "shop", "user=a", "--for=0"], "'0' is not longer than 0"),
         (["localhost:1", "shop", "user=u{kee}"], "user=u{kee}: there is no field {kee}, only {key}"),
         (["localhost:1", "shop", "user=u{key"], "user=u{key: expected '}' before end of string; a brace itself is {{"),
         (

@@ -176,7 +176,7 @@ def test_of_a_share_that_is_no_whole_number_the_whole_part_counts() -> None:
                 'not the text "1.5%"'
             ),
         ),
-        ("exceed: 1125899906842624", "4:3: the limit and exceed come to more than 1125899906842624"),
+        ("exceed: 1125899906842624", "4:3: the limit and exceed add up to more than 1125899906842624"),
         (
             "charge: each",
             "4:53: charge does not belong in rate_limit, but at the top of the file or in a descriptor or in otherwise",

@@ -157,7 +157,7 @@ def test_all_windows_of_a_file_that_say_the_same_have_one_warning() -> None:
         ("10.0.0.0/8", "cidr", "write cidr: 10.0.0.0/8"),
         ("10.1.2.9/24", "cidr", "write cidr: 10.1.2.0/24"),
         ("10.1.2.3/32", "cidr", 'write value: "10.1.2.3"'),
-        ("0.0.0.0/0", "cidr", "leave the value away to fit any"),
+        ("0.0.0.0/0", "cidr", "leave the value out to fit any"),
         ("2001:db8::/32", "cidr", "write cidr: 2001:db8::/32"),
         ("1.2.3.4,1.2.3.5", "list", "write values: [1.2.3.4, 1.2.3.5]"),
         ("10.0.0.0/8, 2001:db8::1", "list", "write cidr: [10.0.0.0/8, 2001:db8::1]"),

@@ -194,7 +194,7 @@ def test_members_of_one_pool_count_the_same() -> None:
         (
             "1.yaml:7:99: this limit counts content-bytes, and the one "
             "at 1.yaml:5:5 requests: members of one pool count the "
-            "same, so take another pool"
+            "same, so use another pool"
         )
     ]
 
@@ -262,13 +262,13 @@ def test_rights_that_exceed_the_pool_without_any_loan_are_warned_of() -> None:
     assert warnings(f"{member(400)}, {member(600, beside='value: b')}") == []
     assert warnings(f"{member(400)}, {member(601, beside='value: b')}") == [
         (
-            '1.yaml:2:16: warning: the rights of the members of pool "checkout" come to 1,001; that is more than the '
+            '1.yaml:2:16: warning: the rights of the members of pool "checkout" add up to 1,001, more than the '
             "pool's 1,000, which they exceed without any loan: lower them, or raise the pool [pool]"
         )
     ]
     assert len(warnings(f"{member(500)}, {member(501, beside=beside[1])}")) == 1
     (found,) = warnings(f"{member(500)}, {member(501, beside=beside[2])}")
-    assert "come to 1,001 at least: the one at 1.yaml:3:" in found
+    assert "add up to 1,001 at least: the one at 1.yaml:3:" in found
     assert "is a right for each value" in found
 
 

@@ -32,7 +32,7 @@ PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9, 99.99)
 _DEFAULT_SECONDS: Final = 10.0
 _PROBE_SECONDS: Final = 5.0
 _BUSY: Final = 0.95
-"""The share of a core above which the load measures itself: one that uses more of it measures itself."""
+"""The share of a core that the load may use; above it, the load measures itself."""
 
 
 @click.command(

@@ -107,7 +107,7 @@ class _Sums:
             except DecodeError:
                 code = RateLimitResponse.UNKNOWN
             if code == RateLimitResponse.UNKNOWN:
-                self.failed("the response is none of a rate-limit service")
+                self.failed("the response is not from a rate-limit service")
                 return
             if code == RateLimitResponse.OK:
                 self.allowed += 1

@@ -80,17 +80,17 @@ Of CSV: the columns. Of a pattern: user, remote_host, path, method.""",
     type=click.Choice(NAMES),
     help="Count all limits by this algorithm; given twice: compare both.",
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Of the log.  [default: as its first lines look]")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Format of the log.  [default: detected]")
 @click.option(
     "--time",
     "time_field",
     metavar="FIELD",
-    help="Where JSON lines or CSV have the time.  [default: time, timestamp, ts, …]",
+    help="Field with the time, in JSON lines or CSV.  [default: time, timestamp, ts, …]",
 )
 @click.option(
     "--took",
     metavar="FIELD[:ms]",
-    help="Where lines have how long requests took, in seconds or milliseconds: limits with concurrency need it.",
+    help="Field with the time that requests took, in seconds or milliseconds; limits with concurrency need it.",
 )
 @click.option("--columns", metavar="NAME,...", help="Columns of a CSV without a header.")
 @click.option(
@@ -198,7 +198,7 @@ def _domain(books: Sequence[RuleBook], domain: str | None) -> str:
     names = [name for name in books[0].domains if name != "*"]
     if domain is None:
         if len(names) != 1:
-            raise click.UsageError(f"say which --domain asks; the rules have {', '.join(names)[:200] or 'none'}")
+            raise click.UsageError(f"name a --domain; the rules have {', '.join(names)[:200] or 'none'}")
         return names[0]
     if all(book.name_of(domain) is None for book in books):
         raise click.UsageError(f"there is no domain {domain} in the rules; they have {', '.join(names)[:200]}")
@@ -272,5 +272,5 @@ def _shown(problems: Sequence[UnreadLine], books: Sequence[RuleBook], domain: st
     """The lines that cannot be read; without their text, and reasons that quote it, where some values are secret."""
     roots = [book.root(domain) for book in books]
     if any(root is not None and root.secrets.keys for root in roots):
-        return [problem._replace(reason="not as the format has it", text="") for problem in problems]
+        return [problem._replace(reason="not in this format", text="") for problem in problems]
     return problems

@@ -151,7 +151,7 @@ class Refused(NamedTuple):
 
 
 class _Asked:
-    """The plan of equal lines."""
+    """The plan and the entries of equal lines."""
 
     __slots__ = ("elastic", "end", "entries", "plan", "shadow", "shown", "unlimited")
 

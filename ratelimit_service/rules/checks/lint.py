@@ -234,7 +234,7 @@ def _instead_of(network: IPv4Network | IPv6Network) -> str:
     if length == network.max_prefixlen:
         return f"write {_value(address)}"
     if length == 0:
-        return "leave the value away to fit any"
+        return "leave the value out to fit any"
     return f"write cidr: {network}"
 
 

@@ -240,7 +240,7 @@ def _pools(root: Domain) -> Iterator[LintWarning]:
             several = next((member.rule for member in found if not member.alone), None)
             at_least = "" if several is None else f" at least: the one at {several.place} is a right for each value"
             message = (
-                f"the rights of the members of pool {quoted(name)} come to {rights:,}{at_least}; that is more than the "
+                f"the rights of the members of pool {quoted(name)} add up to {rights:,}{at_least}, more than the "
                 f"pool's {pool.limit.requests:,}, which they exceed without any loan: lower them, or raise the pool"
             )
             yield warning_at(pool.place, "pool", message)

@@ -24,7 +24,7 @@ from ratelimit_service.rules.syntax.maps import given, read_options
 from ratelimit_service.rules.syntax.options import COMPARED, MapType
 
 MAX_ALL_VALUES: Final = 2_000_000
-"""The most values of all lists, where one that several descriptors name as often as they do."""
+"""The most values of all lists; a list that several descriptors name counts for each."""
 
 MAX_TESTS: Final = 100
 """Descriptors of one key at a level that no look-up finds: those with `not` or `regex` are tried in turn."""

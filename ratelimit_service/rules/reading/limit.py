@@ -84,7 +84,7 @@ def _read_windowed(
     )
     _check_blocks(block, chosen, at, report)
     if limit.most > MAX_REQUESTS:
-        report.add(at, f"the limit and exceed come to more than {MAX_REQUESTS}")
+        report.add(at, f"the limit and exceed add up to more than {MAX_REQUESTS}")
     elif reason := algorithm.problem(limit):
         report.add(block.fields["algorithm"].key if "algorithm" in block.fields else at, f"{name}: {reason}")
     return algorithm, limit

@@ -110,7 +110,7 @@ class DomainPools:
             other = first.setdefault(name, membership).rule
             if other.quota_unit != rule.quota_unit:
                 counts = f"this limit counts {rule.quota_unit}, and the one at {other.place} {other.quota_unit}"
-                yield Problem(*membership.at, f"{counts}: members of one pool count the same, so take another pool")
+                yield Problem(*membership.at, f"{counts}: members of one pool count the same, so use another pool")
             if membership.strict and self._pool(name).reserve == 0:
                 message = (
                     f"pool {quoted(name)} has no reserve, and the limit at {rule.place} is strict: loans could keep "

@@ -37,7 +37,7 @@ class RuleSource(Protocol):
         """Read what there is now. With `required`, StartError if the source does not exist."""
 
     async def changed(self) -> Given:
-        """Wait until what there is differs from what was given last and is whole, or after `refresh`."""
+        """Wait for documents that differ from those given last and are whole, or for `refresh`."""
 
     def refresh(self) -> None:
         """Make `changed` give soon what there is, changed or not."""

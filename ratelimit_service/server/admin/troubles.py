@@ -58,7 +58,7 @@ def troubles(state: ServiceState, now: int) -> Iterator[Trouble]:
     for lost in state.counted.store.lost:
         yield Trouble(f"Redis at {lost.server} is lost", lost.since, lost.words, _answered(lost, state.counted.book))
     for warning in state.counted.store.warnings:
-        yield Trouble("Regions are not told apart, or do not agree", None, warning, "they go on as they are set")
+        yield Trouble("Regions have the same name, or do not agree", None, warning, "they go on as they are set")
     if loading.problems:
         yield _not_loaded(loading)
     if state.workers is not None:

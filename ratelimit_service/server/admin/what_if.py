@@ -63,7 +63,7 @@ class WhatIf:
         rule = await rule_named(self._state.counted.book, domain, name)
         limit = rule.limit
         if limit is None or limit.kind.only_counted_so:
-            why = "only of a limit that counts by itself in a window is it known what another number would have refused"
+            why = "this is known only for a limit that counts by itself in a window"
             raise RpcError(Status.INVALID_ARGUMENT, f"{domain} {name}: {why}")
         requests = limit.requests if wanted is None else _number(wanted)
         counts, seconds = self._hot.recent()

@@ -18,7 +18,7 @@ MISFIT: Final = (TypeError, ValueError, LookupError, AttributeError, OverflowErr
 
 def misfit(command: str) -> Fault:
     """The fault of a reply to this command."""
-    return Fault("protocol", f"its reply to {command} has another shape")
+    return Fault("protocol", f"its reply to {command} has an unexpected form")
 
 
 @contextmanager

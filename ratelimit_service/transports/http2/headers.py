@@ -299,13 +299,13 @@ def _problem(fields: list[tuple[bytes, bytes]]) -> str:
     """The problem of the first field that is malformed by itself; empty if there is none."""
     for name, value in fields:
         if name[:1] != b":" and not _NAME.fullmatch(name):
-            return "the name of a header is not one (8.2.1)"
+            return "the name of a header is invalid (8.2.1)"
         if name in _OF_CONNECTION:
             return "a header of the connection (8.2.2)"
         if name == b"te" and value != b"trailers":
             return "te is not trailers (8.2.2)"
         if _BAD_VALUE.search(value):
-            return "the value of a header is not one (8.2.1)"
+            return "the value of a header is invalid (8.2.1)"
     return ""
 
 
