@@ -46,6 +46,7 @@ from typing import Any, Final, NamedTuple
 
 import hiredis
 
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.breaker import PROVEN, QUICK, SILENCE, Breaker, ServerState
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.connector import Connector
@@ -55,8 +56,8 @@ from ratelimit_service.stores.redis.leases import Ask, Leases
 from ratelimit_service.stores.redis.link import Link, noop
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.replies import read_time
-from ratelimit_service.stores.redis.requests import CLOSE, PendingRequests
-from ratelimit_service.stores.redis.script import MAX_IN_PART, MAX_IN_PIPELINE, Answer, Group, Part, ScriptCall
+from ratelimit_service.stores.redis.requests import CLOSE, PendingRequest, PendingRequests
+from ratelimit_service.stores.redis.script import MAX_IN_PART, MAX_IN_PIPELINE, Answer, Group, Part, ScriptCall, cut
 from ratelimit_service.stores.store import LostServer
 from ratelimit_service.system.clock import SECOND
 
@@ -210,6 +211,16 @@ class Lane:
         """Connect to the server, unless it is connected or connecting."""
         if self._link is None:
             self._connector.start()
+
+    def put_hits(self, group: Group, request: PendingRequest, hits: Sequence[Hit]) -> None:
+        """Send hits of a request, all of this group."""
+        if len(hits) <= MAX_IN_PART:
+            request.parts_left += 1
+            self.put(Part(request, hits, group))
+        else:
+            parts = [Part(request, piece, group) for piece in cut(hits)]
+            request.parts_left += len(parts)
+            self.put_all(iter(parts))
 
     def put(self, part: Part) -> None:
         """Send it with the next pipeline, or answer it by policy."""

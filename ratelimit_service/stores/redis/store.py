@@ -165,8 +165,10 @@ class RedisStore:
         self._home = home
         self._envoyproxy = envoyproxy
         self._topologies = [topology for topology in topologies if topology is not None]
-        self._all_alike = len(self._topologies) == 1 and envoyproxy is None
-        """All hits go to the same servers by the same script."""
+        scripts = [each for each in (script, envoyproxy) if each is not None]
+        self._putters = {(topology, each): topology.putter(each) for topology in self._topologies for each in scripts}
+        # Where all hits go to the same servers by the same script, nothing chooses.
+        self._put = self._put_by_kind if len(self._putters) > 1 else self._putters[self._main, script]
         self._prefix = prefix
         self._bans: BanFollower | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -254,45 +256,42 @@ class RedisStore:
     def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> Cancel | None:
         """Send the hits; `done` is called when the last one is decided, or when the deadline has passed."""
         now = monotonic()
-        charged = False
+        left = hits
         for hit in hits:
             if hit.rule.lease:
-                if hit.may_wait:
-                    break  # a queue gives no turn to what another limit refuses: all are decided in one step
-                if len(hits) == 1 and self._leases.is_cold(hit.key):  # most counters are, and pay for no more
-                    self._leases.sent += 1
-                    break
-                left = self._leases.answer(hits, int(now * SECOND))
-                if self._leases.joined:
-                    self._ask(now)
-                if not left:
-                    done(None)
-                    return None
-                charged, hits = len(left) < len(hits), left
+                left = self._spend(hits, now)
                 break
+        charged = len(left) < len(hits)
         denied = self._denied
-        if denied is not None and denied.known:
-            left = denied.answer(hits, now)
-            if not left:
-                done(None)
-                return None
-            hits = left
-        if len(hits) > MAX_IN_PIPELINE and (together := largest_bundle(hits)) > MAX_IN_PIPELINE:
-            done(_too_heavy(together))
+        if left and denied is not None and denied.known:
+            left = denied.answer(left, now)
+        too_heavy = len(left) > MAX_IN_PIPELINE and largest_bundle(left) > MAX_IN_PIPELINE
+        if not left or too_heavy:
+            done(_too_heavy(left) if too_heavy else None)
             return None
         queue = self._queue_of(timeout) or self._pending.queue_for(timeout)
         queue.total += 1
         deadline = now + queue.granted
-        request = PendingRequest(hits, done, queue, deadline)
+        request = PendingRequest(left, done, queue, deadline)
         queue.requests.append(request)
         if deadline < self._due:
             self._arm(deadline)
-        if self._all_alike:
-            self._main.put(request, hits, self._script)
-        else:
-            self._put_by_kind(request, hits)
+        self._put(request, left)
         # What was allowed by units that are held here has been charged.
         return None if request.answered or charged else request.cancel
+
+    def _spend(self, hits: Sequence[Hit], now: float) -> Sequence[Hit]:
+        """Decide hits by units that are held; returns the others."""
+        leases = self._leases
+        if hits[0].may_wait:
+            return hits  # a queue gives no turn to what another limit refuses: all are decided in one step
+        if len(hits) == 1 and leases.is_cold(hits[0].key):  # most counters are, and pay for no more
+            leases.sent += 1
+            return hits
+        left = leases.answer(hits, int(now * SECOND))
+        if leases.joined:
+            self._ask(now)
+        return left
 
     def sweep(self) -> None:
         """Judge the servers, and evict what has expired; the first call connects to the servers."""
@@ -360,15 +359,14 @@ class RedisStore:
     def _put_by_kind(self, request: PendingRequest, hits: Sequence[Hit]) -> None:
         """Send hits to their servers by their script; their order stays within each of these."""
         if len(hits) == 1:  # most requests: 0.5 µs instead of 0.9
-            topology, script = self._kind(hits[0].rule)
-            topology.put(request, hits, script)
+            self._putters[self._kind(hits[0].rule)](request, hits)
             return
         kinds: dict[tuple[Topology, Script], list[Hit]] = {}
         for hit in hits:
             kinds.setdefault(self._kind(hit.rule), []).append(hit)
         request.parts_left += 1  # until all are sent, whatever is answered at once
-        for (topology, script), of_kind in kinds.items():
-            topology.put(request, of_kind, script)
+        for kind, of_kind in kinds.items():
+            self._putters[kind](request, of_kind)
         request.complete()
 
     def _kind(self, rule: Rule) -> tuple[Topology, Script]:
@@ -413,5 +411,5 @@ class RedisStore:
             topology.check_servers(now)
 
 
-def _too_heavy(together: int) -> TooHeavyError:
-    return TooHeavyError(f"{together} limits cannot be charged together, the maximum is {MAX_IN_PIPELINE}")
+def _too_heavy(hits: Sequence[Hit]) -> TooHeavyError:
+    return TooHeavyError(f"{largest_bundle(hits)} limits cannot be charged together, the maximum is {MAX_IN_PIPELINE}")

@@ -7,7 +7,7 @@ as long as a node, or the node of a slot, is missing. No hit waits for the map, 
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -53,6 +53,10 @@ SlotMap = Sequence[tuple[int, int, Address]]
 """First slot, last slot, and the primary that has them."""
 
 
+Put = Callable[[PendingRequest, Sequence[Hit]], None]
+"""Sends these hits of a request to where their counters are."""
+
+
 class Topology(Protocol):
     """The servers of one Redis."""
 
@@ -71,8 +75,8 @@ class Topology(Protocol):
     def start(self) -> None:
         """Begin to connect."""
 
-    def put(self, request: PendingRequest, hits: Sequence[Hit], script: Script) -> None:
-        """Send these hits of a request to where their counters are."""
+    def putter(self, script: Script) -> Put:
+        """What sends hits by this script."""
 
     def put_ask(self, ask: Ask, script: Script) -> None:
         """Send what is asked of a lease to where its counter is."""
@@ -127,20 +131,13 @@ class OneServer:
         if self._sentinels is not None and self._follower is None:
             self._follower = asyncio.get_running_loop().create_task(self._follow(self._sentinels))
 
-    def put(self, request: PendingRequest, hits: Sequence[Hit], script: Script) -> None:
-        """Send all hits to the one server."""
-        group = self._groups.get(script) or self._group(script)
-        if len(hits) <= MAX_IN_PART:
-            request.parts_left += 1
-            self._lane.put(Part(request, hits, group))
-        else:
-            parts = [Part(request, piece, group) for piece in cut(hits)]
-            request.parts_left += len(parts)
-            self._lane.put_all(iter(parts))
+    def putter(self, script: Script) -> Put:
+        """The lane to the one server."""
+        return partial(self._lane.put_hits, self._group(script))
 
     def put_ask(self, ask: Ask, script: Script) -> None:
         """Send it to the one server."""
-        self._lane.put_ask(self._groups.get(script) or self._group(script), ask)
+        self._lane.put_ask(self._group(script), ask)
 
     async def execute(self, key: str, *command: str | bytes | int) -> Any:
         """The server's reply to a command. Raises Fault."""
@@ -164,7 +161,7 @@ class OneServer:
             self._sentinels.close()
 
     def _group(self, script: Script) -> Group:
-        return self._groups.setdefault(script, Group(script))
+        return self._groups.get(script) or self._groups.setdefault(script, Group(script))
 
     async def _open(self) -> Link:
         """A link to the server, or to the primary of now. Raises Fault."""
@@ -278,7 +275,11 @@ class Cluster:
             self._map_wanted.set()
             self._task = asyncio.get_running_loop().create_task(self._keep_map())
 
-    def put(self, request: PendingRequest, hits: Sequence[Hit], script: Script) -> None:
+    def putter(self, script: Script) -> Put:
+        """The nodes that have the slots of the hits."""
+        return partial(self._put_hits, script)
+
+    def _put_hits(self, script: Script, request: PendingRequest, hits: Sequence[Hit]) -> None:
         """Send a part for each slot to the node that has it."""
         by_slot: dict[int, tuple[list[Hit], list[str]]] = {}
         for hit in hits:
