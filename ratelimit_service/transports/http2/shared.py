@@ -19,8 +19,10 @@ from ratelimit_service.transports.http2.scheduling import (
     EvictionCandidate,
     EvictionOrder,
     FairQueue,
+    Host,
     MemoryLimit,
     Weighed,
+    host_of,
 )
 from ratelimit_service.transports.http2.timeouts import ConnectionTimeouts, Deadlines
 from ratelimit_service.transports.options import GrpcOptions
@@ -34,6 +36,7 @@ log = logging.getLogger(__name__)
 class Member(Weighed, EvictionCandidate, Protocol):
     """A connection, as `Shared` sees it."""
 
+    host: Host
     opened: int
     end_reason: str
     received: int
@@ -83,8 +86,9 @@ class Shared(Generic[M]):
         self._changed = asyncio.Event()
         self._log = ThrottledLog(log, self.now)
 
-    def add(self, member: M) -> bool:
-        """Add a new connection, and evict another one if there is no room; False when none can be evicted."""
+    def admit(self, member: M, peer: object) -> bool:
+        """Add a new connection to its host, and evict another one if there is no room; False if none can be evicted."""
+        member.host = self.queue.add_connection(host_of(peer))
         options, counts = self.options, self.counts
         most = options.max_connections
         if most and len(self.members) >= most:
@@ -96,10 +100,10 @@ class Shared(Generic[M]):
             self.warn("evicted", f"{most} are open, the maximum, and it had been without a call for longest")
             evicted.evict()
         counts.accepted += 1
+        self.eviction.add(member)
         # A tenth more or less, so that connections that came together do not come again together.
         oldest = int(options.max_connection_age * random.uniform(0.9, 1.1))  # noqa: S311 - not a secret
         self.members[member] = ConnectionTimeouts(member.opened, oldest, options)
-        self.eviction.add(member)
         return True
 
     def remove(self, member: M) -> None:

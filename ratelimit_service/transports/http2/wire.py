@@ -18,7 +18,7 @@ from ratelimit_service.transports.http2.connection import CLOSED, LEAVING, OPEN,
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.headers import Head
 from ratelimit_service.transports.http2.limits import LINGER_SECONDS, MAX_STREAMING, Bound
-from ratelimit_service.transports.http2.scheduling import HANDSHAKE, STEP, Host, host_of
+from ratelimit_service.transports.http2.scheduling import HANDSHAKE, STEP, Host
 from ratelimit_service.transports.http2.shared import Shared
 from ratelimit_service.transports.http2.stream import Event, EventKind
 from ratelimit_service.transports.http2.streams import Streams
@@ -152,8 +152,7 @@ class Wire(asyncio.Protocol):
         """A client has connected."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's own are not of asyncio's class
         shared = self._shared
-        self.host = self._queue.add_connection(host_of(transport.get_extra_info("peername")))
-        if not shared.add(self):
+        if not shared.admit(self, transport.get_extra_info("peername")):
             self.connection.abort()
             self.transport.abort()
         elif shared.tls is not None:
