@@ -1,7 +1,7 @@
 """The nouns everything else is written in: Limit, Kind, Descriptor, Request, Decision."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
@@ -97,6 +97,8 @@ class Kind:
     """What a hit takes is held by the request that a level of the rule names, until a refund gives it back."""
     paired: ClassVar[bool] = False
     """A second counter is charged with the limit's own: one for each, or one that several limits have in common."""
+    strict: bool = False
+    """With a common counter, what the limit allows by itself needs room there too."""
     ending: ClassVar[str] = ""
     """The end of the name of a second counter that each counter has; no name of a counter ends so."""
 
@@ -288,6 +290,30 @@ class Limit:
         return self.calendar is None and self.kind.in_windows
 
     @property
+    def epoch_aligned(self) -> bool:
+        """Its windows follow each other from the Unix epoch on, where they are fixed."""
+        return self.calendar is None and not self.first_request
+
+    def same_windows(self, other: "Limit") -> bool:
+        """Whether windows of the other limit are as long, and of the same calendar."""
+        return self.window == other.window and self.calendar == other.calendar
+
+    @property
+    def only_counted_so(self) -> str:
+        """Why no other algorithm can count it."""
+        return self.kind.only_counted_so if self.calendar is None else "windows of a calendar are fixed"
+
+    @property
+    def tells_excess(self) -> bool:
+        """What it allows above `requests` is told to callers as an excess."""
+        return self.exceed > 0 and self.kind.tells_excess
+
+    @property
+    def alone(self) -> "Limit":
+        """The limit without a second counter."""
+        return replace(self, kind=PLAIN) if self.kind.paired else self
+
+    @property
     def most(self) -> int:
         """The most that may be charged at once."""
         return self.capacity + self.exceed
@@ -310,6 +336,23 @@ class Limit:
         return self.unit.in_words(self.window // self.unit.window) if self.calendar is None else str(self.calendar)
 
     @property
+    def window_label(self) -> str:
+        """`per_minute`, `per_calendar_month` or `at_once`."""
+        if not self.kind.in_windows:
+            return "at_once"
+        words = self.window_in_words if self.calendar is None else f"calendar {self.calendar.unit}"
+        return f"per_{words}".replace(" ", "_")
+
+    def key_suffix(self, algorithm: str) -> str:
+        """The end of its counters' keys: what changes the meaning of a state."""
+        key_suffix = self.kind.key_suffix(algorithm, self)
+        if algorithm == "sub_windows":
+            return f"{key_suffix}/{self.parts}"
+        if self.calendar is not None:
+            return f"{key_suffix}/{self.calendar.key}"
+        return f"{key_suffix}/first_request" if self.first_request else key_suffix
+
+    @property
     def is_central(self) -> bool:
         """All regions count it in the home Redis."""
         return self.regions is not None and self.regions.mode is RegionMode.CENTRAL
@@ -323,6 +366,11 @@ class Limit:
     def sharing_regions(self) -> int:
         """The number of regions that have it together."""
         return 1 if self.regions is None or self.regions.mode is RegionMode.SPLIT else self.regions.number
+
+    @property
+    def floor_percent(self) -> int:
+        """The share of it that each region has by itself, by the rules."""
+        return 0 if self.regions is None else self.regions.percent
 
     @property
     def floor(self) -> "Limit | None":

@@ -75,12 +75,11 @@ def exceeding_hit(verdict: Verdict) -> Hit | None:
     found: Hit | None = None
     most = 0
     for hit in verdict.limits:
-        if hit is not None and hit.limit.exceed and hit.limit.kind.tells_excess:
-            decision = hit.decision
-            if decision.allowed and decision.over and not hit.rule.shadow:
-                above = hit.exceeds_by
-                if above > most:
-                    found, most = hit, above
+        if hit is None or not hit.decision.allowed or not hit.decision.over or hit.rule.shadow:
+            continue
+        above = hit.exceeds_by
+        if above > most and hit.limit.tells_excess:
+            found, most = hit, above
     return found
 
 

@@ -159,7 +159,7 @@ class Rule:
         if not self.counter_domain:
             set_once(self, "counter_domain", self.domain)
         set_once(self, "key_prefix", _prefix_of(self.counter_domain))
-        set_once(self, "key_suffix", "" if limit is None else _key_suffix_of(self.algorithm.name, limit))
+        set_once(self, "key_suffix", "" if limit is None else limit.key_suffix(self.algorithm.name))
         set_once(self, "common_key", "" if limit is None else _common_key_of(self.key_prefix, self.pool, limit))
         set_once(self, "shares_slot", self.together != ALONE or self.common_key != "")
         names = "|".join(map(escaped, self.path[1:]))
@@ -207,7 +207,7 @@ def with_limit(rule: Rule, limit: Limit, near: int, tally: Tally) -> Rule:
     set_once(made, "near", near)
     set_once(made, "tally", tally)
     set_once(made, "scale", Scale(near, limit.requests, limit.requests))
-    set_once(made, "key_suffix", _key_suffix_of(rule.algorithm.name, limit))
+    set_once(made, "key_suffix", limit.key_suffix(rule.algorithm.name))
     return made
 
 
@@ -360,15 +360,6 @@ def escaped(text: str) -> str:
     if "~" in text:
         text = text.replace("~", "%7E")
     return text
-
-
-def _key_suffix_of(algorithm: str, limit: Limit) -> str:
-    key_suffix = limit.kind.key_suffix(algorithm, limit)
-    if algorithm == "sub_windows":
-        return f"{key_suffix}/{limit.parts}"
-    if limit.calendar is not None:
-        return f"{key_suffix}/{limit.calendar.key}"
-    return f"{key_suffix}/first_request" if limit.first_request else key_suffix
 
 
 def _common_key_of(key_prefix: str, pool: str, limit: Limit) -> str:

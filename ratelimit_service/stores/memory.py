@@ -179,7 +179,7 @@ class MemoryStore:
         """Charge a denied hit, which may have been denied only because of hits that are not charged after all."""
         key, limit = hit.key, hit.limit
         cost = hit.cost if limit.count_refused else 0
-        if limit.apart and limit.kind.paired:
+        if limit.kind.paired:
             second = second_key(hit)
             states[second], cost = limit.kind.deny(self._state(second, states), limit, hit.cost, cost, now)
         states[key], _ = hit.rule.algorithm.hit(self._state(key, states), limit, cost, now)
@@ -188,7 +188,7 @@ class MemoryStore:
         """Charge `cost`, and put the new states of the counter, and of its second one, into `states`."""
         key, limit, charge = hit.key, hit.limit, hit.rule.algorithm.hit
         state = self._state(key, states)
-        if not limit.apart or not limit.kind.paired:
+        if not limit.kind.paired:
             states[key], decision = charge(state, limit, cost, now)
             return decision
         second = second_key(hit)

@@ -38,12 +38,12 @@ class Elastic(Kind):
     """The limit may be exceeded by `exceed` on loan, as far as its pool has room. `member` makes it."""
 
     pool: Pool
-    strict: bool
-    """What the limit allows without a loan waits for the pool too."""
     right: Limit
     """The limit without loans."""
     counter: Limit
     """The counter of the pool: a bucket that holds the burst, and a window's requests of debt."""
+    strict: bool
+    """What the limit allows without a loan waits for the pool too."""
 
     twin = "pool"
     apart = paired = True
@@ -163,7 +163,7 @@ def member(limit: Limit, pool: Pool, *, strict: bool) -> Limit:
 
 def elastic(limit: Limit, pool: Pool, *, strict: bool) -> Elastic:
     """The part of a limit that says how it borrows from the pool."""
-    return Elastic(pool, strict, replace(limit, exceed=0, kind=PLAIN), counter(pool, limit))
+    return Elastic(pool, replace(limit, exceed=0, kind=PLAIN), counter(pool, limit), strict)
 
 
 def counter(pool: Pool, limit: Limit) -> Limit:

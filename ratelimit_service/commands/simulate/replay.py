@@ -375,9 +375,7 @@ def counted_by(rule: Rule, name: str) -> tuple[Rule, str]:
     limit, algorithm = rule.limit, open_algorithm(name)
     if limit is None or rule.algorithm is algorithm:
         return rule, ""
-    if limit.calendar is not None:
-        return rule, "windows of a calendar are fixed"
-    if why := limit.kind.only_counted_so:
+    if why := limit.only_counted_so:
         return rule, why
     # What was not chosen is as it is by default with the other one.
     default = limit.count_refused == (rule.algorithm.name == "fixed_window")

@@ -12,8 +12,7 @@ from heapq import merge
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from ratelimit_service.algorithms.kinds import Elastic
-from ratelimit_service.model import Limit
+from ratelimit_service.model import Kind, Limit
 from ratelimit_service.rules.address import Network, address_text
 from ratelimit_service.rules.book import Domain, Node, RuleBook, all_nodes
 from ratelimit_service.rules.checks.region_notes import review_regions
@@ -196,11 +195,12 @@ def _is_weaker(rule: Rule, upper: Rule) -> bool:
 
 def _nest(algorithm: str, limit: Limit, other: Limit) -> bool:
     """Whether what the limit counts at any time is within what the other one counts."""
-    same = limit.window == other.window and limit.calendar == other.calendar
+    same = limit.same_windows(other)
     match algorithm:
         case "fixed_window":
-            fits = not other.window % limit.window and limit.calendar is other.calendar is None
-            return (same or fits) and not (limit.first_request or other.first_request)
+            if limit.first_request or other.first_request:
+                return False
+            return same or (limit.epoch_aligned and other.epoch_aligned and not other.window % limit.window)
         case "sub_windows":  # it remembers up to a part more than the window
             return limit.parts == other.parts if same else limit.window * 2 <= other.window
         case "sliding_window":  # it takes the requests of the window before as evenly spread
@@ -215,11 +215,11 @@ def _compare(limit: Limit, other: Limit) -> tuple[bool, bool]:
 
 
 class _Member(NamedTuple):
-    """A rule whose limit is elastic."""
+    """A rule whose limit has a counter in common with others, that of a pool."""
 
     rule: Rule
     right: int
-    elastic: Elastic
+    kind: Kind
     alone: bool
     """It has one counter, whatever requests have."""
 
@@ -228,7 +228,7 @@ def _pools(root: Domain) -> Iterator[LintWarning]:
     """Warnings about the members of each pool: their rights together, and some that are strict among others."""
     members: dict[str, list[_Member]] = {name: [] for name in root.pools}
     for member in _members(root, ()) if members else ():
-        members[member.elastic.pool.name].append(member)
+        members[member.kind.common].append(member)
     for name, found in members.items():
         pool = root.pools[name]
         assert pool.limit is not None, "a pool has a counter"
@@ -244,8 +244,8 @@ def _pools(root: Domain) -> Iterator[LintWarning]:
                 f"pool's {pool.limit.requests:,}, which they exceed without any loan: lower them, or raise the pool"
             )
             yield warning_at(pool.place, "pool", message)
-        strict = [member.rule for member in found if member.elastic.strict]
-        other = next((member.rule for member in found if not member.elastic.strict), None)
+        strict = [member.rule for member in found if member.kind.strict]
+        other = next((member.rule for member in found if not member.kind.strict), None)
         if strict and other is not None:
             message = f"this limit is strict, and the one at {other.place} is not, whose right may exceed their pool"
             yield warning_at(strict[0].place, "pool", f"{message}; write strict: true for all members, or for none")
@@ -264,7 +264,7 @@ def _members(node: Node, above: tuple[bool, ...]) -> Iterator[_Member]:
 def _as_members(first: Rule | None, levels: tuple[bool, ...]) -> Iterator[_Member]:
     for rule in () if first is None else (first, *first.beside):
         limit = rule.limit
-        if limit is not None and isinstance(limit.kind, Elastic):
+        if limit is not None and limit.kind.common:
             alone = all(single or level.shared for single, level in zip(levels, rule.levels, strict=True))
             yield _Member(rule, limit.requests, limit.kind, alone)
 

@@ -450,7 +450,7 @@ class _Parser:
         if limit is not None:
             deployment = self._load.regions
             limit, regions = read_regions(block, options, (algorithm, limit, together), deployment, self._report)
-        if limit is not None and algorithm.name == "fixed_window" and not (limit.first_request or limit.calendar):
+        if limit is not None and algorithm.name == "fixed_window" and limit.epoch_aligned:
             self._calendars.add(limit, options["unit"].unit, block.fields["unit"].value)
         replaces = self._read_replaces(options.get("replaces", []), options.get("name", ""))
         if given(block, "for") and not given(block, "deny"):
@@ -548,12 +548,12 @@ class _Parser:
         Of calendar windows the unit is enough, if no earlier limit has the same unit.
         """
         calendar = limit.calendar
-        name = _window_name(limit)
-        alike = [other for other in before if other.limit is not None and _window_name(other.limit) == name]
+        name = limit.window_label
+        alike = [other for other in before if other.limit is not None and other.limit.window_label == name]
         if alike and not limit.kind.in_windows:
             self._report.add(at, f"{limit.kind.option} is given twice in rate_limits, first at {alike[0].place}")
         for other in alike if limit.kind.in_windows else ():
-            if other.algorithm is algorithm and other.limit is not None and other.limit.calendar == calendar:
+            if other.algorithm is algorithm and other.limit is not None and other.limit.same_windows(limit):
                 window = limit.window_in_words
                 message = f"a {algorithm.name} per {window} is given twice in rate_limits, first at {other.place}"
                 self._report.add(at, message)
@@ -587,10 +587,3 @@ def _key_of(item: YamlMap) -> Positioned:
 
 def _has_holders(level: Level) -> bool:
     return level.key_only and level.shared is not None
-
-
-def _window_name(limit: Limit) -> str:
-    if not limit.kind.in_windows:
-        return "at_once"
-    words = limit.window_in_words if limit.calendar is None else f"calendar {limit.calendar.unit}"
-    return f"per_{words}".replace(" ", "_")

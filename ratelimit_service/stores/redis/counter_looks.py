@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from ratelimit_service.algorithms import open_algorithm
-from ratelimit_service.model import NEVER, PLAIN, Blocked, Limit
+from ratelimit_service.model import NEVER, Blocked, Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.counter_names import Counter
@@ -119,7 +119,7 @@ def _debt_of(counter: Counter) -> int:
 @lru_cache(1000)
 def _limits(limit: Limit, algorithm: str, debt: int) -> tuple[Limit, ...]:
     """The limits by which a counter with this one is looked at; the same objects for all that have it."""
-    alone = replace(limit, kind=PLAIN) if limit.kind.paired else limit
+    alone = limit.alone
     smaller = replace(alone, exceed=limit.exceed - debt - 1)
     return limit, smaller, alone if algorithm in _BUCKETS else replace(alone, requests=_MANY, exceed=0)
 

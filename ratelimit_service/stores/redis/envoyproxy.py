@@ -99,8 +99,7 @@ def counts_as_envoyproxy(rule: Rule) -> bool:
     return (
         limit is not None
         and rule.algorithm.name == "fixed_window"
-        and not limit.first_request
-        and limit.calendar is None
+        and limit.epoch_aligned
         and rule.together == ALONE
         and not rule.path_suffix
         and limit.kind is PLAIN

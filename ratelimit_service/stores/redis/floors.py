@@ -352,11 +352,10 @@ class Floors:
         return Record(self.region, self.redis, self.digest, 0, 0, 0, self._regions, {}, {})
 
     def _limit_of(self, rule: Rule, limit: Limit, now: int) -> Limit:
-        assert limit.regions is not None, "it is leased to regions"
         name, register = _name_of(rule), self.register
         if name not in self.shares:
             self._set({**self.shares, name: _share_of(rule, limit)})  # of rules that are in no book
-        percent = granted = limit.regions.percent
+        percent = granted = limit.floor_percent
         kept: Mapping[str, int] = dict.fromkeys(self._regions, percent)
         if register is not None:
             kept = register.kept(name, self._regions, percent)
@@ -373,9 +372,8 @@ def _name_of(rule: Rule) -> str:
 
 
 def _share_of(rule: Rule, limit: Limit) -> Share:
-    assert limit.regions is not None, "it is leased to regions"
     lapse = 2 * FRESH + leased.lapse(rule.algorithm, limit)
-    return Share(limit.regions.percent, lapse, limit.requests, limit.burst)
+    return Share(limit.floor_percent, lapse, limit.requests, limit.burst)
 
 
 def _same(record: Record, other: Record) -> bool:

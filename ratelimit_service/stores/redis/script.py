@@ -341,7 +341,7 @@ class BatchScript:
             known[id(limit)] = number = len(known) + 1
             row = self._rows.get(rule) if limit is rule.limit else None
             limits.rows.append(row or self._row(rule, limit))
-            if limit.apart and limit.kind.paired:
+            if limit.kind.paired:
                 limits.paired.append(limit)
         return number
 
