@@ -22,6 +22,9 @@ BENCH_ARGS ?=
 ATTACK_ARGS ?=
 MINUTES ?= 5
 
+# Where an image sets it, each of pytest's processes would compile all tests again, each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
@@ -50,7 +53,7 @@ run: $(VENV)/.project  ## Start the service with the example rules of config/, o
 test: $(VENV)/.development  ## Run all tests, fetching the programs they talk to (PYTEST_ARGS="-n 0 tests/api" for some).
 	@$(NOTED) $(BIN)/pytest $(PYTEST_ARGS)
 
-test-extended: $(VENV)/.development  ## Run the tests of tools, of what documents say to type, and of the slower transport.
+test-extended: $(VENV)/.development  ## Run the tests of tools, of deploy/, of what documents say to type, of the slower transport, and the rest of what make test samples.
 	@$(NOTED) $(BIN)/pytest --extended $(PYTEST_ARGS)
 
 check: $(VENV)/.development  ## Check format, lint, types and layers.

@@ -1,4 +1,4 @@
-"""What tests share: how hard Hypothesis tries (`HYPOTHESIS_PROFILE=nightly` for harder), both transports, a Redis."""
+"""What tests share: which of them are run, how hard Hypothesis tries, both transports, a Redis."""
 
 import os
 from collections.abc import Iterator
@@ -10,18 +10,25 @@ from redis import Redis as Client
 from tests.redis import Redis, start_redis
 
 # No deadline: a busy machine is no bug. Derandomized: what was red stays red until somebody repairs it.
-settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True, database=None, print_blob=True)
+settings.register_profile("ci", max_examples=25, deadline=None, derandomize=True, database=None, print_blob=True)
+settings.register_profile("extended", settings.get_profile("ci"), max_examples=100)
 settings.register_profile("nightly", max_examples=5_000, deadline=None, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--extended`: run what is marked so, and nothing else."""
+    """`--extended`: run what is marked so, and search longer; nothing else."""
     parser.addoption("--extended", action="store_true", help="run the extended tests, in place of the others")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """How hard Hypothesis tries, before a test file asks; `HYPOTHESIS_PROFILE=nightly` tries hardest."""
+    chosen = "extended" if config.getoption("extended") else "ci"
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", chosen))
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the extended tests, or all others. One that is named alone, as file::name, runs always."""
+    """Leave out the extended tests, or all that Hypothesis does not search in. One named as file::name runs always."""
     if any("::" in arg for arg in config.args):
         return
     wanted = config.getoption("extended")
@@ -29,7 +36,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others: list[pytest.Item] = []
     for item in items:
         is_extended = item.get_closest_marker("extended") is not None
-        (chosen if is_extended is wanted else others).append(item)
+        searches = item.get_closest_marker("hypothesis") is not None  # its plugin says so
+        (chosen if is_extended is wanted or (searches and wanted) else others).append(item)
     items[:] = chosen
     config.hook.pytest_deselected(items=others)
 

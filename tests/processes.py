@@ -24,6 +24,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 START_SECONDS: Final = 60
 STOP_SECONDS: Final = 60
 _LOOK_SECONDS: Final = 0.02
+_MAX_LOOK_SECONDS: Final = 0.2
 
 UNTIL_WE_END: Final = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 """Begins a command that must not outlive tests that are killed themselves; it becomes what it starts."""
@@ -58,6 +59,7 @@ def ask(
 def eventually(true: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
     """Looks until it is true; what it says is why the test ends otherwise. Nobody listening yet is not true yet."""
     deadline = time.monotonic() + seconds
+    pause = _LOOK_SECONDS
     while True:
         try:
             if true():
@@ -66,7 +68,8 @@ def eventually(true: Callable[[], bool], what: str, seconds: float = START_SECON
             pass
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds} s: {what}")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(pause)
+        pause = min(1.1 * pause, _MAX_LOOK_SECONDS)  # a look may cost the service a page
 
 
 class Process:

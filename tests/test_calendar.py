@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ratelimit_service.system.calendar import WEEKDAYS, Calendar, open_zone
 from ratelimit_service.system.clock import DAY, MINUTE, SECOND
+from tests.sampled import sampled
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -144,6 +145,8 @@ CHANGES = [
 ]
 """A zone, and a moment at which it changes its clocks, if it ever does."""
 
+STARTS_OF_DAYS = ["00:00", "00:15", "02:30", "06:00", "23:30"]
+
 months_and_days = st.tuples(st.integers(1, 12), st.integers(1, 31) | st.integers(28, 31)).filter(
     lambda date: date[1] <= {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}.get(date[0], 31)
 )
@@ -232,8 +235,9 @@ def test_windows_are_those_of_a_watch_on_the_clocks(unit: str, data: st.DataObje
     assert calendar.edges(now)[:2] == watched(calendar, now)
 
 
-@pytest.mark.parametrize("start", ["00:00", "00:15", "02:30", "06:00", "23:30"])
-@pytest.mark.parametrize(("zone", "change"), CHANGES)
+@pytest.mark.parametrize(
+    ("zone", "change", "start"), sampled([(*change, start) for start in STARTS_OF_DAYS for change in CHANGES], 4)
+)
 def test_days_are_those_of_a_watch_around_each_change_of_the_clocks(zone: str, change: str, start: str) -> None:
     calendar = Calendar("day", start, zone)
     for hours in range(-28, 29, 4):

@@ -873,3 +873,4 @@ def test_the_tables_in_the_settings_document_are_the_generated_ones() -> None:
 
     assert generate["settings_table"]() in settings_text
     assert generate["filled"](settings_text, generate["settings_table"]()) == settings_text
+    assert (ROOT / generate["NAMES"]).read_text(encoding="utf-8") == generate["names"]()

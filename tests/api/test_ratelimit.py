@@ -195,9 +195,9 @@ def test_what_is_asked_again_is_remembered_unless_it_is_long_or_has_a_limit_of_i
 @pytest.mark.parametrize("count", [1, 8, 100])
 def test_plans_take_no_more_bytes_than_they_may(key: str, count: int) -> None:
     """Whether rules fit or not, however many descriptors a request has; within a fourth, and the oldest go first."""
-    most = 4 * 1024 * 1024
+    most = 2 * 1024 * 1024
     tested, _ = method(plans_bytes=most)
-    bodies = [encoded(*[descriptor((key, f"{number:x}"))] * count) for number in range(12_000 // count + 500)]
+    bodies = [encoded(*[descriptor((key, f"{number:x}"))] * count) for number in range(6_000 // count + 250)]
     remembered = [body for body in bodies if len(body) <= MAX_CACHED_SIZE]
     for body in bodies:
         tested.call(body, lambda _: None)

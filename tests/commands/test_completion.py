@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from ratelimit_service.cli import main
 from tests import peers
 from tests.processes import ROOT
+from tests.sampled import sampled
 from tests.terminal import Terminal, start_on_terminal
 
 CTRL_X: Final = "\x18"
@@ -86,16 +87,18 @@ def shell(name: str, folder: Path) -> Iterator[Terminal]:
         yield terminal
 
 
-@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+LINES: Final = [
+    ("ratelimit stat", "ratelimit status "),
+    ("ratelimit explain --rul", "ratelimit explain --rules "),
+    ("ratelimit completion fi", "ratelimit completion fish "),
+    ("ratelimit check shop", "ratelimit check shop-rules.yaml "),
+    ("ratelimit check --env-file shop", "ratelimit check --env-file shop-rules.yaml "),
+]
+
+
 @pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        ("ratelimit stat", "ratelimit status "),
-        ("ratelimit explain --rul", "ratelimit explain --rules "),
-        ("ratelimit completion fi", "ratelimit completion fish "),
-        ("ratelimit check shop", "ratelimit check shop-rules.yaml "),
-        ("ratelimit check --env-file shop", "ratelimit check --env-file shop-rules.yaml "),
-    ],
+    ("name", "typed", "completed"),
+    sampled([(name, *line) for line in LINES for name in ("bash", "zsh", "fish")], 2),
 )
 def test_a_shell_completes_verbs_options_choices_and_files(
     tmp_path: Path, name: str, typed: str, completed: str

@@ -391,6 +391,7 @@ def tenants() -> str:
     return subprocess.run(script, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("scheme", ["no loans", "**loans**", "loans, `reserve: 50`", "loans, `strict: true`"])
 def test_loans_are_as_the_document_says(tmp_path: Path, tenants: str, scheme: str) -> None:
     rules = (ROOT / "docs/pictures/elastic.yaml").read_text()
@@ -440,6 +441,7 @@ def test_what_was_lent_is_said_for_each_member_and_the_pool(tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.extended
 def test_the_picture_of_loans_is_the_one_that_it_draws(tmp_path: Path, tenants: str) -> None:
     svg = tmp_path / "picture.svg"
     rules = (ROOT / "docs/pictures/elastic.yaml").read_text()
@@ -449,6 +451,7 @@ def test_the_picture_of_loans_is_the_one_that_it_draws(tmp_path: Path, tenants: 
     assert svg.read_text() == (ROOT / "docs/pictures/elastic.svg").read_text(), "make pictures"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("pair", [("fixed_window", "token_bucket"), ("sliding_window", "sliding_log")])
 def test_the_pictures_of_the_documents_are_those_that_it_draws(tmp_path: Path, pair: tuple[str, str]) -> None:
     svg = tmp_path / "picture.svg"
@@ -461,6 +464,7 @@ def test_the_pictures_of_the_documents_are_those_that_it_draws(tmp_path: Path, p
     assert svg.read_text() == drawn, "make pictures"
 
 
+@pytest.mark.extended
 def test_the_picture_of_a_queue_is_that_which_it_draws(tmp_path: Path) -> None:
     svg = tmp_path / "picture.svg"
     rules = (ROOT / "docs/pictures/queue.yaml").read_text()
@@ -473,11 +477,11 @@ def test_the_picture_of_a_queue_is_that_which_it_draws(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_pattern_is_the_same_each_time_and_goes_forward(pattern: str) -> None:
-    records = list(generate(pattern, 2.0, DAY, 7, ["user", "path"]))
+    records = list(generate(pattern, 0.5, DAY, 7, ["user", "path"]))
 
-    assert records == list(generate(pattern, 2.0, DAY, 7, ["user", "path"]))
+    assert records == list(generate(pattern, 0.5, DAY, 7, ["user", "path"]))
     assert [at for at, _ in records] == sorted(at for at, _ in records)
-    assert len(records) == pytest.approx(count_of(pattern, 2.0, DAY), rel=0.001)
+    assert len(records) == pytest.approx(count_of(pattern, 0.5, DAY), rel=0.001)
     assert len({user for _, (user, _) in records}) == 7 + (pattern == "attack")
 
 

@@ -3,10 +3,14 @@
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import chdir
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from click.testing import CliRunner
 
+from ratelimit_service.cli import main
 from tests.processes import ROOT, Process
 from tests.redis import Redis
 
@@ -20,11 +24,24 @@ PORTS = {
 }
 
 
-def run(folder: Path, environ: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command as in a shell in that folder, with nothing in the environment but this."""
-    command = [sys.executable, "-m", "ratelimit_service", *arguments]
-    environ = {"PYTHONPATH": str(ROOT), **environ}
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+class Done(NamedTuple):
+    """How a command ended, and what it said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(folder: Path, environ: Mapping[str, str], *arguments: str) -> Done:
+    """A command in that folder, with these settings; `serve` as from a shell."""
+    if arguments[0] == "serve":
+        command = [sys.executable, "-m", "ratelimit_service", *arguments]
+        environ = {"PYTHONPATH": str(ROOT), **environ}
+        ended = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+        return Done(ended.returncode, ended.stdout, ended.stderr)
+    with chdir(folder):
+        result = CliRunner().invoke(main, arguments, env={**environ, "MERGE_DOMAIN_CONFIG": None})
+    return Done(result.exit_code, result.stdout, result.stderr)
 
 
 def write_rules(folder: Path, domain: str = "shop") -> Path:

@@ -14,6 +14,8 @@ import yaml
 from tests import peers
 from tests.processes import ROOT
 
+pytestmark = pytest.mark.extended
+
 ALERTS: Final = "deploy/alerts.yaml"
 CASES: Final = ("tests/deploy/alerts.yaml", "tests/deploy/alerts_of_days.yaml")
 

@@ -20,6 +20,8 @@ from tests.processes import ROOT, ask, start_service
 from tests.redis import start_redis
 from tests.transports.certificates import authority, issue
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture(scope="module")
 def envoy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Envoy]:

@@ -59,6 +59,8 @@ import json, sys
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
+
+pytestmark = pytest.mark.extended
 register_default_plugins()
 with open(sys.argv[1], encoding="utf-8") as board:
     print(JSONEncoder().encode(Dashboard.from_json(json.load(board))))

@@ -8,7 +8,6 @@ import copy
 import json
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -27,6 +26,8 @@ from ratelimit_service.settings.fields import Backend, RedisType
 from tests import peers
 from tests.deploy.manifests import OF_OPERATOR, Manifest, applied, container, invalid, of_kind, pod, read_all, settings
 from tests.processes import ROOT, start_service
+
+pytestmark = pytest.mark.extended
 
 CHART: Final = ROOT / "deploy" / "helm" / "ratelimit"
 CASES: Final = sorted((ROOT / "tests" / "deploy" / "helm").glob("*.yaml"))
@@ -441,13 +442,6 @@ def test_rules_are_checked_before_an_upgrade_where_the_values_say_so(tmp_path: P
     assert rules["data"] == of_kind(manifests, "ConfigMap", "ratelimit-rules")["data"]
     for each in (job, rules):
         assert each["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
-
-
-def test_the_chart_knows_the_names_of_all_settings() -> None:
-    """If this fails: python docs/generate.py."""
-    generate: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "generate.py"))
-
-    assert (ROOT / generate["NAMES"]).read_text(encoding="utf-8") == generate["names"]()
 
 
 def test_the_notes_name_the_service_of_the_release(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from tests.deploy.known import max_stop
 from tests.deploy.manifests import KUBERNETES, Manifest, applied, container, of_kind, pod, settings
 from tests.processes import ROOT, ask, start_service
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture(scope="module")
 def manifests() -> list[Manifest]:

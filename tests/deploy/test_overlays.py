@@ -11,6 +11,8 @@ from tests import peers
 from tests.deploy.manifests import Manifest, container, invalid, of_kind, pod, read_all, settings
 from tests.processes import ROOT
 
+pytestmark = pytest.mark.extended
+
 SECRETS: Final = {"redis": {"REDIS_AUTH": "p"}}
 
 

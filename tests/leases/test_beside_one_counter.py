@@ -17,7 +17,7 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.leases import Ask, LeasedCounter, Leases
 from ratelimit_service.system.clock import HOUR, SECOND
 from tests.leases.fleet import KEY, Fleet, InPython, InRedis, Instance, Store
-from tests.leases.test_fleets import LEASING, START, a_rule
+from tests.leases.test_fleets import EACH, START, a_rule
 
 MILLISECOND = 1000
 
@@ -47,7 +47,7 @@ def answer(fleet: Fleet, instance: Instance, cost: int = 1) -> Decision:
     return decision
 
 
-@pytest.mark.parametrize("name", LEASING)
+@pytest.mark.parametrize("name", EACH)
 @given(st.integers(0, 2**64))
 def test_where_nothing_may_be_held_each_answer_is_that_of_one_counter(name: str, seed: int) -> None:
     """L4: denials that are remembered, too."""
@@ -219,7 +219,7 @@ def test_that_a_look_ends_no_denial_is_found() -> None:
     assert used_above((50, 150), 3, 4, Remembering) > 10_000
 
 
-@pytest.mark.parametrize("name", LEASING)
+@pytest.mark.parametrize("name", EACH)
 @given(st.integers(0, 2**64))
 def test_a_hit_takes_one_call_at_most_beside_what_gives_back(name: str, seed: int) -> None:
     """L8: of each instance one call in each term, and one for what it held before the first."""

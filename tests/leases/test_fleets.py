@@ -22,9 +22,10 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.leases import Ask, Leases
 from ratelimit_service.system.clock import SECOND
 from tests.leases.fleet import KEY, Allowed, Call, Fleet, InPython, InRedis, Instance, Store, excess, play
+from tests.sampled import extended
 
-LEASING = [name for name in NAMES if name != "sliding_log"]
-DIFFERENT = [name for name in LEASING if name != "leaky_bucket"]
+DIFFERENT = [name for name in NAMES if name not in {"sliding_log", "leaky_bucket"}]
+EACH = [*DIFFERENT, extended("leaky_bucket")]
 """The leaky bucket is the token bucket's functions under another name."""
 
 START = 1_790_000_000_000_000
@@ -70,7 +71,7 @@ def played(
     return fleet
 
 
-@pytest.mark.parametrize("name", LEASING)
+@pytest.mark.parametrize("name", EACH)
 @given(st.integers(0, 2**64))
 def test_no_window_ever_has_more_than_the_limit(open_store: Callable[[], Store], name: str, seed: int) -> None:
     """L1: by the moments at which hits are allowed, over all instances."""
@@ -79,7 +80,7 @@ def test_no_window_ever_has_more_than_the_limit(open_store: Callable[[], Store],
     assert excess(fleet.rule, fleet.allowed) <= 0
 
 
-@pytest.mark.parametrize("name", LEASING)
+@pytest.mark.parametrize("name", EACH)
 @given(st.integers(0, 2**64))
 def test_units_are_conserved(name: str, seed: int) -> None:
     """L2."""
@@ -91,14 +92,14 @@ def test_units_are_conserved(name: str, seed: int) -> None:
         assert leases.granted == leases.spent + leases.returned + leases.lost + leases.held + coming_back
 
 
-@pytest.mark.parametrize("name", LEASING)
+@pytest.mark.parametrize("name", EACH)
 def test_the_schedules_lease(name: str) -> None:
     fleets = [played(open_algorithm(name), seed, InPython()) for seed in range(SCHEDULES)]
 
     assert sum(instance.leases.spent for fleet in fleets for instance in fleet.instances) > 5 * SCHEDULES
 
 
-@pytest.mark.parametrize("name", LEASING)
+@pytest.mark.parametrize("name", EACH)
 def test_after_the_last_hit_all_is_given_back_within_a_term(open_store: Callable[[], Store], name: str) -> None:
     """L3, L5: and without crashes a counter of windows has just what was allowed."""
     for seed in range(10):
@@ -126,7 +127,7 @@ def test_after_the_last_hit_all_is_given_back_within_a_term(open_store: Callable
             assert used <= fleet.limit.requests - look.remaining <= used + lost
 
 
-@pytest.mark.parametrize(("name", "most"), [*((name, 50) for name in LEASING[:3]), ("token_bucket", 50 + 100)])
+@pytest.mark.parametrize(("name", "most"), [*((name, 50) for name in DIFFERENT[:3]), ("token_bucket", 50 + 100)])
 def test_an_instance_that_crashes_takes_no_more_than_its_share_with_it(name: str, most: int) -> None:
     """L5: and a bucket is charged as if at the term's end, up to 100 ms ahead."""
     rule = Rule("shop", (), Limit(1000, Unit.SECOND, SECOND, count_refused=False), open_algorithm(name), lease=50)

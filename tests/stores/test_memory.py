@@ -17,6 +17,7 @@ from ratelimit_service.stores.memory import SEGMENT, MemoryStore, _size
 from ratelimit_service.system.clock import MINUTE
 from ratelimit_service.telemetry.tally import Tally
 from tests.clocks import Clock
+from tests.sampled import sampled
 from tests.stores.test_store import RULE, charge, charge_together
 
 
@@ -169,7 +170,7 @@ def rule(name: str, requests: int = 1000) -> Rule:
     return Rule("shop", (), Limit(requests, Unit.MINUTE, MINUTE, count_refused=False), open_algorithm(name))
 
 
-@pytest.mark.parametrize("length", [20, 500])
+@pytest.mark.parametrize("length", sampled([20, 500], 2))
 @pytest.mark.parametrize("name", NAMES)
 def test_counters_take_no_more_bytes_than_they_may(name: str, length: int) -> None:
     """Whatever their algorithm, the length of their names, and how often they were hit; within a fifth."""

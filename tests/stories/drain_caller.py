@@ -19,6 +19,7 @@ from ratelimit_service.api.generated.envoy.service.ratelimit.v3 import rls_pb2
 PATH = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 CHANNELS = 4
 TASKS = 4
+PAUSE_SECONDS = 0.002
 OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.lb_policy_name", "round_robin")]
 
 
@@ -35,7 +36,7 @@ def sync(target: str) -> Counter[str]:
 
     def call(channel: grpc.Channel, ready: Event) -> None:
         method = channel.unary_unary(PATH, None, None)
-        while not over.is_set():
+        while not over.wait(PAUSE_SECONDS):
             try:
                 method(question(), timeout=20, wait_for_ready=True)
                 ended["OK"] += 1
@@ -72,6 +73,7 @@ async def aio(target: str) -> Counter[str]:
             except grpc.aio.AioRpcError as error:
                 ended[str(error)] += 1
             begun.put_nowait(None)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     channels = [grpc.aio.insecure_channel(target, OPTIONS) for _ in range(CHANNELS)]
     calling = [asyncio.create_task(call(channel)) for channel in channels for _ in range(TASKS)]

@@ -18,6 +18,7 @@ import pytest
 from tests import peers
 from tests.processes import ROOT, Service, ask, eventually, start_service
 from tests.redis import Redis, start_redis
+from tests.sampled import sampled
 from tests.stories.drain_caller import PATH, question
 
 pytestmark = pytest.mark.usefixtures("transport")
@@ -135,7 +136,7 @@ def test_every_call_that_was_charged_is_answered_when_the_service_stops(
         assert answered(said) == counting.charged, said
 
 
-@pytest.mark.parametrize("client", ["sync", "aio"])
+@pytest.mark.parametrize("client", sampled(["sync", "aio"], 2))
 def test_a_rolling_restart_fails_no_call_of_grpcio(
     counting: Counting, tmp_path: Path, transport: str, client: str
 ) -> None:

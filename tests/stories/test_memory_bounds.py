@@ -20,6 +20,7 @@ from ratelimit_service.stores.redis.denied import ENTRY_BYTES
 from ratelimit_service.telemetry.tally import BYTES as TALLIES_BYTES
 from tests.processes import Service, start_service
 from tests.redis import start_redis
+from tests.sampled import extended
 
 MEBIBYTE: Final = 2**20
 BESIDES: Final = 8 * MEBIBYTE
@@ -76,10 +77,10 @@ def allowed(bound: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "requests"), [(10, 3_500), (1_000, 1_000)])
+@pytest.mark.parametrize(("name", "requests"), [(10, 2_000), extended((1_000, 1_200))])
 def test_counters_take_no_more_than_their_bytes(tmp_path: Path, name: int, requests: int) -> None:
-    """Of 32 MiB in place of 512, for the time that it takes to fill them; with short names, and long ones."""
-    bound, numbers = 32 * MEBIBYTE, count()
+    """Of 16 MiB in place of 512, for the time that it takes to fill them; with short names, and long ones."""
+    bound, numbers = 16 * MEBIBYTE, count()
     values = ([f"{next(numbers):0{name}}" for _ in range(100)] for _ in range(requests))
     with start_service(tmp_path, RULES, {"MEMORY_MAX_BYTES": str(bound)}) as service:
         more = grown(service, (asking("plain", each) for each in values))
@@ -88,7 +89,7 @@ def test_counters_take_no_more_than_their_bytes(tmp_path: Path, name: int, reque
     assert more < allowed(bound)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_logs_take_no_more_than_their_bytes(tmp_path: Path) -> None:
     """Of 10 MiB in place of 512, for the same reason: a request makes a log longer by a hundred hits, up to 3,000."""
     bound = 10 * MEBIBYTE
@@ -99,7 +100,7 @@ def test_logs_take_no_more_than_their_bytes(tmp_path: Path) -> None:
     assert more < allowed(bound)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_plans_take_no_more_than_their_bytes(tmp_path: Path) -> None:
     """Each request comes twice, which is when it is remembered; in 500 bytes it has 60 hits."""
 
@@ -113,7 +114,7 @@ def test_plans_take_no_more_than_their_bytes(tmp_path: Path) -> None:
     assert more < allowed(PLANS_BYTES)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_tallies_by_value_take_no_more_than_their_bytes(tmp_path: Path) -> None:
     """With more values told apart than by default, so that one rule fills what all have together; and few counters."""
     numbers = count()

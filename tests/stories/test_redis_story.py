@@ -22,8 +22,8 @@ RULES = """
 domain: shop
 descriptors:
   - {key: few, rate_limit: {unit: year, requests_per_unit: 7}}
-  - {key: many, rate_limit: {unit: year, requests_per_unit: 1000}}
-  - {key: bucket, rate_limit: {unit: year, requests_per_unit: 500, algorithm: token_bucket}}
+  - {key: many, rate_limit: {unit: year, requests_per_unit: 400}}
+  - {key: bucket, rate_limit: {unit: year, requests_per_unit: 300, algorithm: token_bucket}}
   - {key: log, rate_limit: {unit: year, requests_per_unit: 100, algorithm: sliding_log}}
   - {key: estimate, rate_limit: {unit: year, requests_per_unit: 100, algorithm: sliding_window}}
   - {key: parts, rate_limit: {unit: year, requests_per_unit: 200, algorithm: sub_windows}}
@@ -49,14 +49,14 @@ def test_three_services_with_four_callers_each_admit_exactly_the_limit(tmp_path:
         environ = {"REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "10s"}
         services = [stack.enter_context(start_service(tmp_path / str(n), RULES, environ)) for n in range(3)]
         ports = [service.grpc_port for service in services] * 4
-        allowed = stack.enter_context(call(ports, 120, kinds)).allowed()
+        allowed = stack.enter_context(call(ports, 45, kinds)).allowed()
 
     assert allowed == {
         "few:1": 7,
-        "many:1": 1000,
-        "many:3": 333,
-        "bucket:1": 500,
-        "bucket:7": 71,
+        "many:1": 400,
+        "many:3": 133,
+        "bucket:1": 300,
+        "bucket:7": 42,
         "log:1": 100,
         "log:3": 33,
         "estimate:1": 100,

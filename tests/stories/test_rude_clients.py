@@ -7,6 +7,7 @@ import pytest
 
 from tests.processes import Service, ask, eventually, start_service
 from tests.redis import start_redis
+from tests.sampled import sampled
 from tests.stories.rude_clients import Client, be_healthy, cancel, hang_up, reset, run_late
 
 LIMIT = 4_000_000_000
@@ -24,7 +25,7 @@ def charged(service: Service, name: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transport", ["grpcio", "http2"])
+@pytest.mark.parametrize("transport", sampled(["http2", "grpcio"], 2))
 def test_clients_that_leave_cost_no_other_its_answer_and_no_counter_its_count(tmp_path: Path, transport: str) -> None:
     with start_redis(tmp_path / "redis") as redis:
         environ = {"REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "10s", "TRANSPORT": transport}

@@ -26,6 +26,7 @@ from ratelimit_service.rules.secret import HashValue
 from tests import peers
 from tests.processes import Process, Service, ask, start_service
 from tests.redis import Redis, start_redis
+from tests.sampled import extended
 
 KEY: Final = "0123456789abcdef0123456789abcdef"
 HASH: Final = HashValue(KEY)
@@ -384,7 +385,7 @@ def places(found: Found) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["memory", "grpcio", "redis", "envoyproxy", "workers"])
+@pytest.mark.parametrize("store", ["memory", "workers", *map(extended, ["grpcio", "redis", "envoyproxy"])])
 def test_a_secret_value_is_found_nowhere(tmp_path: Path, store: str, caplog: pytest.LogCaptureFixture) -> None:
     found = story(tmp_path / "story", "hash_values: true,", store, caplog)
 
@@ -397,7 +398,7 @@ def test_a_secret_value_is_found_nowhere(tmp_path: Path, store: str, caplog: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["memory", "redis"])
+@pytest.mark.parametrize("store", [extended("memory"), "redis"])
 def test_without_the_option_it_would_be_found_everywhere(
     tmp_path: Path, store: str, caplog: pytest.LogCaptureFixture
 ) -> None:

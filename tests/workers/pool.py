@@ -23,6 +23,8 @@ QUESTION.descriptors.add().entries.add(key="user", value="ada")
 ASK: Final = '{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}'
 
 SECONDS: Final = 60
+PAUSE_SECONDS: Final = 0.002
+"""Between two calls of a load: enough of them are under way at each moment, and the rest of the machine has time."""
 
 
 class WorkerPool(NamedTuple):
@@ -152,7 +154,7 @@ def callers(
 
 
 class Load:
-    """Calls without a pause by each of the callers, in threads, while it is entered."""
+    """Calls one after the other by each of the callers, in threads, while it is entered."""
 
     def __init__(self, made: Sequence[Caller]) -> None:
         self.answers = [0] * len(made)
@@ -176,7 +178,7 @@ class Load:
         eventually(done, f"{more} more answers for each: {self.answers} of {enough}, {self.errors}")
 
     def _call(self, index: int, caller: Caller) -> None:
-        while not self._over.is_set():
+        while not self._over.wait(PAUSE_SECONDS):
             try:
                 caller.ask()
             except grpc.RpcError as error:

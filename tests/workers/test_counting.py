@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from contextlib import ExitStack
 from itertools import pairwise
@@ -28,7 +29,7 @@ def test_several_workers_admit_exactly_the_limit(tmp_path: Path) -> None:
         script = Path(test_redis_story.__file__).with_name("redis_caller.py")
         started = [
             subprocess.Popen(
-                [sys.executable, str(script), str(pool.service.grpc_port), "120", *kinds],
+                [sys.executable, str(script), str(pool.service.grpc_port), "45", *kinds],
                 env={"PYTHONPATH": str(ROOT)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -51,7 +52,7 @@ def test_several_workers_admit_exactly_the_limit(tmp_path: Path) -> None:
         for caller in started:
             allowed.update(json.loads(caller.communicate(timeout=300)[0]))
 
-    assert allowed == {"few:1": 7, "many:3": 333, "bucket:7": 71, "log:1": 100}
+    assert allowed == {"few:1": 7, "many:3": 133, "bucket:7": 42, "log:1": 100}
 
 
 def test_workers_share_places_and_one_gives_back_what_another_took(tmp_path: Path) -> None:
@@ -121,6 +122,7 @@ def test_nothing_that_counts_up_ever_goes_back_or_vanishes(tmp_path: Path) -> No
             pool.service.write_rules(RULES.replace("1000000", f"{number}000000"))
             while pool.pids.get(number, pid) == pid:
                 seen.append(counted(pool.service.metrics()))
+                time.sleep(0.05)
             load.wait_for(5)
         seen.append(counted(pool.service.metrics()))
 

@@ -133,7 +133,7 @@ def test_a_client_that_only_connects_and_goes_is_counted_and_not_told_of(
 def test_clients_that_never_begin_their_handshake_count_and_the_healthy_one_goes_on(ca: Issued, server: Issued) -> None:
     async def story() -> tuple[int, int, bytes]:
         options = GrpcOptions(
-            tls=Tls(str(server.cert), str(server.key)), max_connections=10, preface_timeout=10 * SECOND
+            tls=Tls(str(server.cert), str(server.key)), max_connections=10, preface_timeout=5 * SECOND
         )
         async with (
             serving(Http2Transport, [Echo()], options=options) as (served, address),

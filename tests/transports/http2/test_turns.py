@@ -4,7 +4,7 @@ Time is counted in calls of functions, so that it is the same on every machine.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import pytest
@@ -76,31 +76,39 @@ def numbers(first: int = 1) -> Iterator[int]:
 
 
 FIELDS = b"".join(literal(b"%02x" % n, b"") for n in range(256))
-READS = {
-    "tiny DATA": (
+READS: dict[str, Callable[[], tuple[int, bytes, bytes]]] = {  # made when they are needed: they are large
+    "tiny DATA": lambda: (
         10,
         headers(1),
         filled(data(1, message(b"?" * 200_000)[:5], end=False), *30_000 * [data(1, b"?", end=False)]),
     ),
-    "tiny DATA of a stream": (
+    "tiny DATA of a stream": lambda: (
         10,
         headers(1, block(STREAM)),
         filled(data(1, message(b"?" * 60_000)[:5], end=False), *25_000 * [data(1, b"?", end=False)]),
     ),
-    "long questions": (
+    "long questions": lambda: (
         10,
         headers(1) + data(1, message(b"")),
         filled(*(headers(n) + data(n, message(b"?" * 10_000)) for n in numbers(3))),
     ),
-    "new blocks": (10, b"", filled(*(headers(n, block(UNARY, (b"id", b"%d" % n)), end=True) for n in numbers()))),
-    "new fields": (50, b"", filled(*(headers(n, block() + FIELDS + b"\0\2id\5%05d" % n, end=True) for n in numbers()))),
-    "long strings": (10, b"", filled(*(headers(n, block() + b"\0\1x" + LONG, end=True) for n in numbers()))),
-    "blocks on streams that were reset": (
+    "new blocks": lambda: (
+        10,
+        b"",
+        filled(*(headers(n, block(UNARY, (b"id", b"%d" % n)), end=True) for n in numbers())),
+    ),
+    "new fields": lambda: (
+        50,
+        b"",
+        filled(*(headers(n, block() + FIELDS + b"\0\2id\5%05d" % n, end=True) for n in numbers())),
+    ),
+    "long strings": lambda: (10, b"", filled(*(headers(n, block() + b"\0\1x" + LONG, end=True) for n in numbers()))),
+    "blocks on streams that were reset": lambda: (
         10,
         headers(1) + window(1, 0),
         filled(*(headers(1, block() + FIELDS) for _ in range(100))),
     ),
-    "messages of many streams": (
+    "messages of many streams": lambda: (
         40,
         b"".join(headers(n, block(STREAM)) for n in range(1, 1_999, 2)),
         filled(*(data(n, message(b"") * 50, end=False) for n in range(1, 1_999, 2))),
@@ -110,7 +118,7 @@ READS = {
 
 @pytest.mark.parametrize("name", READS)
 def test_a_read_that_takes_long_is_read_in_turns(name: str) -> None:
-    least, before, sent = READS[name]
+    least, before, sent = READS[name]()
     tick = Work()
     talk = Talk(HELLO, before, tick=tick)
     talk.take()
