@@ -49,6 +49,8 @@ def test_each_attack_on_a_service_of_its_own_has_a_row_and_a_verdict(tmp_path: P
     assert set(verdicts) <= {"held", "weak", "broken"}
     assert code == ("broken" in verdicts)
     for cells in rows.values():
+        if cells[0] == "**broken**" and not cells[1]:
+            continue  # a busy machine's healthy client may have had no answer before the attack
         lost, of = map(int, cells[1].split(" of "))
         assert lost <= of
         assert of > 0
