@@ -42,6 +42,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=others)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_tokens(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Services of this run alone have their tokens where it looks: a port may be that of one that was killed once."""
+    os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("tokens"))
+
+
 @pytest.fixture(scope="session", params=["http2", pytest.param("grpcio", marks=pytest.mark.extended)])
 def transport(request: pytest.FixtureRequest) -> str:
     """What carries gRPC in services that are started meanwhile: an extended run tells each story on the other one."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from ratelimit_service.system.token_file import find_token
+from ratelimit_service.system.token_file import TokenFile, find_token
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -81,7 +81,8 @@ class Process:
             self._popen = subprocess.Popen(
                 (*UNTIL_WE_END, *command),
                 cwd=folder,
-                env={"PATH": os.environ["PATH"], **environ},  # nothing of what the tests themselves were started with
+                # Nothing else of what the tests themselves were started with.
+                env={name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ} | dict(environ),
                 stdin=subprocess.DEVNULL,
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
@@ -188,6 +189,12 @@ class Service(Process):
     def metrics(self) -> str:
         """What Prometheus would read."""
         return ask(self.http_port, "/metrics").body
+
+    def __exit__(self, *error: object) -> None:
+        """Its token goes too: another service may have its port next."""
+        super().__exit__(*error)
+        if port := dict(self._ports()).get("debug HTTP"):
+            TokenFile(port).path.unlink(missing_ok=True)
 
     def write_rules(self, text: str, name: str = "rules.yaml") -> None:
         """Replace a file of rules in one step, as an editor or a ConfigMap does."""
