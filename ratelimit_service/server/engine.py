@@ -21,9 +21,9 @@ from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.regions import region_options
 from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import hash_value_of
-from ratelimit_service.server.admin.bans_api import BanMethod
-from ratelimit_service.server.admin.explain_api import Explainer
-from ratelimit_service.server.admin.resets import ResetMethod
+from ratelimit_service.server.admin.bans_api import ban_method
+from ratelimit_service.server.admin.explain_api import explainer
+from ratelimit_service.server.admin.resets import reset_method
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.server.tracing import TracedMethod, Tracing, traced_store
 from ratelimit_service.settings import Settings
@@ -64,9 +64,9 @@ class Engine:
             turns=TurnQueues(open_timer),
         )
         self.method = ShouldRateLimit(self.limiter, _encoder(settings, self.limiter), _request_limits(settings))
-        self.explainer = Explainer(self.limiter)
-        self.ban_method = BanMethod(self.limiter)
-        self.reset_method = ResetMethod(self.limiter)
+        self.explainer = explainer(self.limiter)
+        self.ban_method = ban_method(self.limiter)
+        self.reset_method = reset_method(self.limiter)
         self.transport = open_transport(settings)
         self.addresses: Sequence[Address] = ()
         """Where it listens, with the ports it got."""

@@ -21,10 +21,10 @@ from ratelimit_service.rules.loading import Loading
 from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.secret import hash_value_of
 from ratelimit_service.rules.sources.files import RulesFiles
-from ratelimit_service.server.admin.bans_api import BanMethod
+from ratelimit_service.server.admin.bans_api import ban_method
 from ratelimit_service.server.admin.endpoints import Methods
-from ratelimit_service.server.admin.explain_api import Explainer
-from ratelimit_service.server.admin.resets import ResetMethod
+from ratelimit_service.server.admin.explain_api import explainer
+from ratelimit_service.server.admin.resets import reset_method
 from ratelimit_service.server.admin.server import AdminServer
 from ratelimit_service.server.events import EventLog
 from ratelimit_service.server.state import ServiceState
@@ -74,9 +74,9 @@ class Service:
             clock=Clock(1_700_000_000_000_000),
         )
         self.method = ShouldRateLimit(self.limiter, answer or ResponseEncoder())
-        self.explainer = Explainer(self.limiter)
-        self.bans = BanMethod(self.limiter)
-        self.resets = ResetMethod(self.limiter)
+        self.explainer = explainer(self.limiter)
+        self.bans = ban_method(self.limiter)
+        self.resets = reset_method(self.limiter)
         self.events = EventLog()
         self.server = AdminServer(
             ServiceState(self.limiter, self.method, self.loading, self.health, self.store.metrics),

@@ -370,7 +370,6 @@ def test_large_bodies_that_come_at_once_wait_for_the_thread_up_to_a_bound_and_sm
     async def at_once(*bodies: bytes) -> Counter[tuple[int, str]]:
         api = JsonApi(Refusing(), http_response, max_bytes=2**17, max_objects=1000)
         answers = await asyncio.gather(*(api.handle(cast("web.Request", request(body))) for body in bodies))
-        api.close()
         return Counter((answer.status, answer.text or "") for answer in answers)
 
     small = json.dumps(ADA).encode()

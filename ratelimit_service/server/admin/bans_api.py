@@ -8,13 +8,12 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import BanError, RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.bans import Ban, check_fits, hidden, key_of, make_ban, read_length
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries
-from ratelimit_service.server.admin.answers import Answers
+from ratelimit_service.server.admin.answers import TaskMethod
 from ratelimit_service.server.admin.changes import read_change
 
 MAX_LISTED: Final = 1000
@@ -27,28 +26,26 @@ _MAX_WAITING: Final = 64
 _BAN: Final = "a ban"
 
 
-class BanMethod:
-    """Lists and changes the bans of a limiter and its store."""
+def ban_method(limiter: Limiter) -> TaskMethod:
+    """The method that lists and changes the bans of a limiter and its store, as `listing` and so on ask for."""
+    return TaskMethod(
+        _BanMethod(limiter).answer,
+        _MAX_WAITING,
+        busy="too many requests for bans at once",
+        failed="bans could not be listed or changed",
+    )
 
+
+class _BanMethod:
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
         self._bans = limiter.bans
         self._store = limiter.store.keep_bans(limiter.bans)
         self._store_name = limiter.store.name
         """Tells in each answer what the bans outlast."""
-        self._answers = Answers(
-            _MAX_WAITING, busy="too many requests for bans at once", failed="bans could not be listed or changed"
-        )
 
-    def call(self, body: bytes, reply: Reply) -> None:
-        """Reply to the request in `body`, which `listing`, `banning` or `unbanning` has made."""
-        self._answers.begin(self._answer, body, reply)
-
-    def close(self) -> None:
-        """Cancel what waits."""
-        self._answers.close()
-
-    async def _answer(self, body: bytes) -> bytes:
+    async def answer(self, body: bytes) -> bytes:
+        """The response to the request in `body`."""
         try:
             return await self._do(json.loads(body))
         except BanError as error:

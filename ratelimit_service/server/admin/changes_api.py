@@ -62,17 +62,9 @@ def changes(method: BytesMethod, asked: Callable[[bytes, str], bytes]) -> _Handl
         if isinstance(body, web.Response):
             return body
         try:
-            change = asked(body, client_of(request))
-        except RpcError as error:
+            found = await call_method(method, asked(body, client_of(request)))
+        except (RpcError, TimeoutError) as error:
             return refusal_for(error)
-        return await _respond(method, change)
+        return web.Response(text=escape_control(found.decode()), headers=HEADERS, content_type="application/json")
 
     return handle
-
-
-async def _respond(method: BytesMethod, asked: bytes) -> web.Response:
-    try:
-        found = await call_method(method, asked)
-    except (RpcError, TimeoutError) as error:
-        return refusal_for(error)
-    return web.Response(text=escape_control(found.decode()), headers=HEADERS, content_type="application/json")

@@ -113,11 +113,6 @@ class Endpoints:
         """Show on the page where the service listens."""
         self._status.listening = listening
 
-    def close(self) -> None:
-        """Answer no more requests that come as JSON."""
-        self._json.close()
-        self._explain.close()
-
     async def look(self) -> None:
         """Add what was counted since the last look to what the pages show of the past. Called every LOOK_SECONDS."""
         self._history.look()

@@ -7,11 +7,11 @@ may have a million descriptors, so the match is explained in a thread, one reque
 import asyncio
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
-from ratelimit_service.api.method import Reply
 from ratelimit_service.api.request import decode
 from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
@@ -29,7 +29,7 @@ from ratelimit_service.rules.reasons import (
     explain,
     explanation_as_json,
 )
-from ratelimit_service.server.admin.answers import Answers
+from ratelimit_service.server.admin.answers import TaskMethod
 from ratelimit_service.stores.hit import Hit, common_look
 from ratelimit_service.stores.store import Store
 from ratelimit_service.system.clock import system_clock
@@ -45,54 +45,42 @@ HOLDERS: Final = "holders"
 """The field, in the `state` of a rule that leases, with the processes that hold units of its counter."""
 
 
-class Explainer:
-    """Explains requests with the rules and the counters of a limiter."""
+def explainer(limiter: Limiter) -> TaskMethod:
+    """The method that explains a RateLimitRequest, as JSON, with the rules and the counters of a limiter."""
+    return explaining(partial(_explain, limiter, ThreadPoolExecutor(1, "explain")))
 
-    def __init__(self, limiter: Limiter) -> None:
-        self._limiter = limiter
-        self._thread = ThreadPoolExecutor(1, "explain")
-        self._answers = explanations_in_line()
 
-    def call(self, body: bytes, reply: Reply) -> None:
-        """Reply with the explanation of the RateLimitRequest in `body`, as JSON."""
-        self._answers.begin(self._explain, body, reply)
+async def _explain(limiter: Limiter, thread: ThreadPoolExecutor, body: bytes) -> bytes:
+    book = limiter.book
+    if book is None:
+        raise RpcError(Status.UNAVAILABLE, "no rate limit configuration loaded")
+    request = decode(body)
+    entries = sum(len(descriptor.entries) for descriptor in request.descriptors)
+    if len(request.descriptors) > _MAX_DESCRIPTORS or entries > _MAX_ENTRIES:
+        most = f"{_MAX_DESCRIPTORS} descriptors and {_MAX_ENTRIES} entries"
+        raise RpcError(Status.INVALID_ARGUMENT, f"at most {most} are explained at once")
+    for descriptor in request.descriptors:
+        descriptor.entries = from_operator(descriptor.entries)
+    loop = asyncio.get_running_loop()
+    bounds = limiter.pattern_bounds
+    explained, found = await loop.run_in_executor(thread, _explained, book, request, bounds)
+    add_bans(found, limiter.bans, book, request, bounds)
+    found["store"] = await _look(limiter.store, explained, found)
+    return await loop.run_in_executor(thread, explanation_text, found)
 
-    def close(self) -> None:
-        """Cancel what waits, and end the thread."""
-        self._answers.close()
-        self._thread.shutdown(wait=False)
 
-    async def _explain(self, body: bytes) -> bytes:
-        book = self._limiter.book
-        if book is None:
-            raise RpcError(Status.UNAVAILABLE, "no rate limit configuration loaded")
-        request = decode(body)
-        entries = sum(len(descriptor.entries) for descriptor in request.descriptors)
-        if len(request.descriptors) > _MAX_DESCRIPTORS or entries > _MAX_ENTRIES:
-            most = f"{_MAX_DESCRIPTORS} descriptors and {_MAX_ENTRIES} entries"
-            raise RpcError(Status.INVALID_ARGUMENT, f"at most {most} are explained at once")
-        for descriptor in request.descriptors:
-            descriptor.entries = from_operator(descriptor.entries)
-        loop = asyncio.get_running_loop()
-        bounds = self._limiter.pattern_bounds
-        explained, found = await loop.run_in_executor(self._thread, _explained, book, request, bounds)
-        add_bans(found, self._limiter.bans, book, request, bounds)
-        found["store"] = await self._look(explained, found)
-        return await loop.run_in_executor(self._thread, explanation_text, found)
-
-    async def _look(self, explained: RequestExplanation, found: dict[str, Any]) -> dict[str, str]:
-        """Add to each rule the state of its counter; returns which store that is, and why it could not decide."""
-        store = self._limiter.store
-        matched_rules = list(charged_rules(explained))
-        problem = ""
-        if matched_rules:
-            hits = [_look_of(matched) for _, _, matched in matched_rules]
-            pools = [None if (pool := common_rule(hit.rule)) is None else common_look(pool) for hit in hits]
-            problem = await _asked(store, [*hits, *(look for look in pools if look is not None)])
-            if not problem:
-                for (index, number, _), hit, look in zip(matched_rules, hits, pools, strict=True):
-                    found["descriptors"][index]["rules"][number]["state"] = _state(hit, store.held(hit.key), look)
-        return {"name": store.name, "problem": problem}
+async def _look(store: Store, explained: RequestExplanation, found: dict[str, Any]) -> dict[str, str]:
+    """Add to each rule the state of its counter; returns which store that is, and why it could not decide."""
+    matched_rules = list(charged_rules(explained))
+    problem = ""
+    if matched_rules:
+        hits = [_look_of(matched) for _, _, matched in matched_rules]
+        pools = [None if (pool := common_rule(hit.rule)) is None else common_look(pool) for hit in hits]
+        problem = await _asked(store, [*hits, *(look for look in pools if look is not None)])
+        if not problem:
+            for (index, number, _), hit, look in zip(matched_rules, hits, pools, strict=True):
+                found["descriptors"][index]["rules"][number]["state"] = _state(hit, store.held(hit.key), look)
+    return {"name": store.name, "problem": problem}
 
 
 def _explained(book: RuleBook, request: Request, bounds: PatternBounds) -> tuple[RequestExplanation, dict[str, Any]]:
@@ -100,9 +88,10 @@ def _explained(book: RuleBook, request: Request, bounds: PatternBounds) -> tuple
     return explained, explanation_as_json(explained, system_clock())
 
 
-def explanations_in_line() -> Answers:
-    """The explanations that are under way."""
-    return Answers(
+def explaining(answer: Callable[[bytes], Coroutine[Any, Any, bytes]]) -> TaskMethod:
+    """The method that answers with explanations."""
+    return TaskMethod(
+        answer,
         _MAX_WAITING,
         busy="too many explanations are asked for at once",
         failed="the request could not be explained",

@@ -19,6 +19,7 @@ from ratelimit_service.api.explanation import EXPLAIN, decode_explanation
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.server.admin.answers import replied
 from ratelimit_service.server.admin.json_text import read_json
 from ratelimit_service.server.series import CONTROL
 
@@ -98,10 +99,6 @@ class JsonApi:
         status, headers, text = await self._convert(self._read, response)
         return web.Response(status=status, headers=headers, text=text, content_type="application/json")
 
-    def close(self) -> None:
-        """End the thread."""
-        self._thread.shutdown(wait=False)
-
     async def _convert(self, convert: Callable[[bytes], _T], given: bytes) -> _T:
         if len(given) <= _SMALL:
             return convert(given)
@@ -132,19 +129,8 @@ async def read_body(request: web.Request, max_bytes: int, setting: str = "") -> 
 
 async def call_method(method: BytesMethod, body: bytes) -> bytes:
     """The response of the method. Raises RpcError, and TimeoutError when it takes too long."""
-    received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def reply(response: bytes | RpcError) -> None:
-        if received.done():  # it timed out
-            return
-        if isinstance(response, RpcError):
-            received.set_exception(response)
-        else:
-            received.set_result(response)
-
     async with asyncio.timeout(_RESPONSE_SECONDS):
-        method.call(body, reply)
-        return await received
+        return await replied(partial(method.call, body))
 
 
 def refusal(status: int, message: str) -> web.Response:

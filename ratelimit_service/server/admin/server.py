@@ -129,7 +129,6 @@ class AdminServer:
         self._connections.close()
         self._servers.clear()
         self._runners.clear()
-        self._endpoints.close()
 
     def abandon(self) -> None:
         """Remove the files of the unix socket and of the token: nothing listens any more."""

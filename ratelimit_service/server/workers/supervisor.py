@@ -21,7 +21,7 @@ from ratelimit_service.server.events import EventLog
 from ratelimit_service.server.state import Death, ServiceState
 from ratelimit_service.server.workers.channel import PIECE, Message, settings_as_json, text_of
 from ratelimit_service.server.workers.dispatch import Dispatcher
-from ratelimit_service.server.workers.explainer import WorkersExplainer
+from ratelimit_service.server.workers.explainer import workers_explainer
 from ratelimit_service.server.workers.report import MergedCounts
 from ratelimit_service.server.workers.slot import WorkerSlot
 from ratelimit_service.server.workers.watchdog import Watchdog
@@ -57,7 +57,7 @@ class Supervisor:
         self._dispatcher = Dispatcher(self._slots)
         self._sums = MergedCounts(settings, self._slots)
         self._method = _Method(self._sums, self._dispatcher)
-        self.explainer = WorkersExplainer(self._slots, self._dispatcher)
+        self.explainer = workers_explainer(self._slots, self._dispatcher)
         self.ban_method = _ForwardedMethod(self._dispatcher, "bans")
         self.reset_method = _ForwardedMethod(self._dispatcher, "reset")
         self.deaths = 0
