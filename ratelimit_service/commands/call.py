@@ -14,7 +14,7 @@ from ratelimit_service.api.generated.ratelimit.v1.explanation_pb2 import Explana
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.commands.probe import why_no_answer
 from ratelimit_service.commands.request import ENTRY, LIMIT, Entry, as_message, count_of, descriptors
-from ratelimit_service.commands.target import Trust, check_target, tls_options, trust_of
+from ratelimit_service.commands.target import Trust, check_target, tls_options
 from ratelimit_service.commands.terminal import GREEN, RED, echo
 from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit, Unit
 from ratelimit_service.system.disk import read_file
@@ -51,10 +51,7 @@ def command(
     refund: bool,
     limit: Limit | None,
     timeout: float,
-    tls: bool,
-    ca: Path | None,
-    cert: Path | None,
-    key: Path | None,
+    trust: Trust | None,
     as_json: bool,
 ) -> None:
     """Charge a descriptor, and print whether the request is allowed.
@@ -66,7 +63,6 @@ def command(
     cost = 1 if hits is None else hits
     asked = [Descriptor(each, -cost if refund else cost, hits, limit) for each in descriptors(entries)]
     request = as_message(domain, asked)
-    trust = trust_of(tls=tls, ca=ca, cert=cert, key=key)
     encoded = _ask(target, request, trust, timeout)
     if isinstance(encoded, str):
         echo(f"ratelimit: {target}: {encoded}", err=True)

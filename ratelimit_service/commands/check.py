@@ -1,7 +1,8 @@
 """`ratelimit check`: all errors in rules files, and warnings."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -16,12 +17,13 @@ from ratelimit_service.rules.checks.region_notes import region_notes, without_ho
 from ratelimit_service.rules.checks.review import queue_notes, shared_keys
 from ratelimit_service.rules.problems import LintWarning
 from ratelimit_service.rules.reading.parse import parse
-from ratelimit_service.rules.regions import ONE_REGION, RegionOptions, regions_of
-from ratelimit_service.rules.response import SILENT, ResponseOptions, response_options
+from ratelimit_service.rules.regions import ONE_REGION, regions_of
+from ratelimit_service.rules.response import SILENT, response_options
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.sources.files import ensure_exists, read_files
 from ratelimit_service.rules.sources.yaml_text import YamlText
+from ratelimit_service.rules.syntax.document import Document
 from ratelimit_service.settings import Section, Settings
 from ratelimit_service.settings.fields import KeyFormat
 from ratelimit_service.stores.redis.envoyproxy import counts_as_envoyproxy
@@ -70,23 +72,23 @@ def command(
         ensure_exists(settings.rules_path)
     elif rules is not None:
         raise click.UsageError("use PATH or --rules, not both")
-    hash_value = HashValue(settings.hash_key.get_secret_value())
-    responses = _settings_of(Section.RESPONSES, env_file)
-    response = SILENT if responses is None else response_options(responses)
-    regions = _settings_of(Section.REGIONS, env_file)
-    book, errors = _load(
-        paths or [settings.rules_path],
-        settings.merge_domain_config,
-        regions=ONE_REGION if regions is None else regions_of(regions),
-        hash_value=hash_value,
-        response=response,
+    responses, regions, redis = (
+        _settings_of(section, env_file) for section in (Section.RESPONSES, Section.REGIONS, Section.REDIS)
     )
+    read = partial(
+        parse,
+        merge_domains=settings.merge_domain_config,
+        regions=ONE_REGION if regions is None else regions_of(regions),
+        hash_value=HashValue(settings.hash_key.get_secret_value()),
+        response=SILENT if responses is None else response_options(responses),
+    )
+    book, errors = _load(paths or [settings.rules_path], read)
     found = [] if book is None else lint(book)
     if book is not None and regions is not None and regions.home_redis is None:
-        found = sorted([*found, *without_home(book)], key=lambda warning: warning[:3])
-    redis = _settings_of(Section.REDIS, env_file)
+        found += without_home(book)
     if book is not None and redis is not None and redis.key_format is KeyFormat.ENVOYPROXY:
-        found = sorted([*found, *shared_keys(book, counts_as_envoyproxy)], key=lambda warning: warning[:3])
+        found += shared_keys(book, counts_as_envoyproxy)
+    found.sort(key=lambda warning: warning[:3])
     warnings = [warning for warning in found if warning.kind not in ignored]
     notes = [] if book is None else [*queue_notes(book), *places_notes(book), *region_notes(book)]
     if as_json:
@@ -114,12 +116,7 @@ def _settings_of(section: Section, env_file: Path | None) -> Settings | None:
 
 
 def _load(
-    paths: Sequence[Path],
-    merge_domains: bool,
-    *,
-    regions: RegionOptions,
-    hash_value: HashValue,
-    response: ResponseOptions,
+    paths: Sequence[Path], read: Callable[[Sequence[Document]], RuleBook]
 ) -> tuple[RuleBook | None, list[Problem]]:
     sources: dict[str, YamlText] = {}
     errors: list[Problem] = []
@@ -130,13 +127,7 @@ def _load(
         except RulesError as error:
             errors += error.problems
     try:
-        book = parse(
-            list(sources.values()),
-            merge_domains=merge_domains,
-            regions=regions,
-            hash_value=hash_value,
-            response=response,
-        )
+        book = read(list(sources.values()))
     except RulesError as error:
         return None, errors + list(error.problems)
     return (None if errors else book), errors

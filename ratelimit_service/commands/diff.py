@@ -79,7 +79,7 @@ def _lines(changes: Sequence[RuleChange], books: Sequence[RuleBook]) -> Iterator
         differences = "; ".join(
             f"{'' if what == 'limit' else f'{what}: '}{old} → {new}" for what, old, new in change.differences
         )
-        yield style(f"{mark} {_name(change)}: {differences}")
+        yield style(f"{mark} {'.'.join((change.domain, *change.names))}: {differences}")
         if change.names:
             yield f"    {'; '.join(_details(change, books))}"
     old, new = [plural(len(book.rules), "rule") for book in books]
@@ -110,10 +110,6 @@ def _summary(changes: Sequence[RuleChange]) -> str:
     numbers = Counter(change.kind for change in changes)
     kinds = ", ".join(f"{numbers[kind]:,} {kind}" for kind in _MARKS if numbers[kind])
     return f"{plural(len(changes), 'descriptor')} with another limit: {kinds}"
-
-
-def _name(change: RuleChange) -> str:
-    return ".".join((change.domain, *change.names))
 
 
 def _as_json(changes: Sequence[RuleChange], books: Sequence[RuleBook]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 import ssl
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import click
 
@@ -29,7 +30,13 @@ class Trust(NamedTuple):
 
 
 def tls_options(command: _Command) -> _Command:
-    """The options `--tls`, `--ca`, `--cert` and `--key`."""
+    """The options `--tls`, `--ca`, `--cert` and `--key`; the command takes them as `trust`, None without TLS."""
+
+    @wraps(command)
+    def with_trust(*, tls: bool, ca: Path | None, cert: Path | None, key: Path | None, **options: Any) -> Any:
+        return command(trust=Trust(ca, cert, key) if tls or ca or cert else None, **options)
+
+    made: Any = with_trust
     file = click.Path(path_type=Path, exists=True)
     for option in (
         click.option("--key", type=file, help="Private key of the client certificate."),
@@ -37,13 +44,8 @@ def tls_options(command: _Command) -> _Command:
         click.option("--ca", type=file, help="CA of the server's certificate; implies --tls."),
         click.option("--tls", is_flag=True, help="Use TLS."),
     ):
-        command = option(command)
-    return command
-
-
-def trust_of(*, tls: bool, ca: Path | None, cert: Path | None, key: Path | None) -> Trust | None:
-    """The trust that these options give; None: no TLS."""
-    return Trust(ca, cert, key) if tls or ca or cert else None
+        made = option(made)
+    return cast("_Command", made)
 
 
 def check_target(target: str) -> None:

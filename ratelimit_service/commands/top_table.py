@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from ratelimit_service.commands.terminal import RED
 from ratelimit_service.errors import StoreError
@@ -26,28 +26,20 @@ _MAX_RULES: Final = 500
 """Lines of a table, on the largest of terminals."""
 
 
-N = TypeVar("N", "RuleName", "DescriptorName")
-
-
-class RuleName(NamedTuple):
-    """A rule, the same on every instance."""
+class Name(NamedTuple):
+    """A rule, or a descriptor that is refused, the same on every instance."""
 
     domain: str
-    path: str
+    text: str
+    """The path of the rule, or the entries."""
 
 
-class RuleCounts(NamedTuple):
-    """The counts of a rule since the service started, as cost; or per second. With what its policy answered."""
+class HitCounts(NamedTuple):
+    """The counts of a rule or a descriptor, as cost: since the service started, lately, or per second."""
 
     hits: float
     refused: float
-
-
-class DescriptorName(NamedTuple):
-    """A descriptor that is refused, the same on every instance."""
-
-    domain: str
-    entries: str
+    """With what its policy answered."""
 
 
 class TopKeys(NamedTuple):
@@ -60,7 +52,7 @@ class TopKeys(NamedTuple):
     """By how much `hits` may be."""
     estimated: bool
     """Not every hit was looked at."""
-    keys: Mapping[DescriptorName, RuleCounts]
+    keys: Mapping[Name, HitCounts]
     """Not per second."""
 
 
@@ -71,9 +63,9 @@ class Sample(NamedTuple):
     started: float
     """Of the service, in seconds since the epoch: counts of another start are not compared."""
     calls: int
-    rules: Mapping[RuleName, RuleCounts]
-    limits: Mapping[RuleName, str]
-    gauges: Mapping[RuleName, Gauges]
+    rules: Mapping[Name, HitCounts]
+    limits: Mapping[Name, str]
+    gauges: Mapping[Name, Gauges]
     """Of the rules that have some."""
     hot: TopKeys
 
@@ -82,9 +74,9 @@ class Rates(NamedTuple):
     """Calls and rules per second, and what is refused, of one instance or several."""
 
     calls: float
-    rules: Mapping[RuleName, RuleCounts]
-    limits: Mapping[RuleName, str]
-    gauges: Mapping[RuleName, Gauges]
+    rules: Mapping[Name, HitCounts]
+    limits: Mapping[Name, str]
+    gauges: Mapping[Name, Gauges]
     hot: TopKeys
 
 
@@ -107,10 +99,10 @@ def read_sample(now: Mapping[str, Any], described: Mapping[str, Any]) -> Sample:
         own = [(name, columns.index(name)) for name in Gauges._fields if name in columns]
         rules, limits, gauges = {}, {}, {}
         for rule, counts in zip(described["rules"], now["counts"], strict=True):
-            name = RuleName(rule["domain"], " › ".join(rule["path"]))
+            name = Name(rule["domain"], " › ".join(rule["path"]))
             numbers = counts or [0] * len(columns)
             all_hits = sum(numbers[index] for index in hits)
-            rules[name] = RuleCounts(all_hits, max(0, numbers[over] - numbers[shadow]) + numbers[refused])
+            rules[name] = HitCounts(all_hits, max(0, numbers[over] - numbers[shadow]) + numbers[refused])
             limits[name] = rule["limit"]
             if any(numbers[index] for _, index in own):
                 gauges[name] = Gauges(**{each: numbers[index] for each, index in own})
@@ -121,19 +113,16 @@ def read_sample(now: Mapping[str, Any], described: Mapping[str, Any]) -> Sample:
 
 
 def _read_top(hot: Mapping[str, Any]) -> TopKeys:
-    keys = dict[DescriptorName, RuleCounts]()
+    keys = dict[Name, HitCounts]()
     for key in hot["most_refused"]:  # of several limits on a descriptor each may refuse it
-        _add(
-            keys,
-            DescriptorName(key["domain"], entries_in_words(key["entries"])),
-            RuleCounts(key["hits"], key["refused"]),
-        )
+        name = Name(key["domain"], entries_in_words(key["entries"]))
+        _add(keys, name, HitCounts(key["hits"], key["refused"]))
     return TopKeys(hot["seconds"], hot["refused_error"], hot["error"], hot["skipped"] > 0, keys)
 
 
-def _add(sums: dict[N, RuleCounts], name: N, counts: RuleCounts) -> None:
-    old = sums.get(name, RuleCounts(0, 0))
-    sums[name] = RuleCounts(old.hits + counts.hits, old.refused + counts.refused)
+def _add(sums: dict[Name, HitCounts], name: Name, counts: HitCounts) -> None:
+    old = sums.get(name, HitCounts(0, 0))
+    sums[name] = HitCounts(old.hits + counts.hits, old.refused + counts.refused)
 
 
 def rates_between(before: Sample, now: Sample) -> Rates:
@@ -142,18 +131,18 @@ def rates_between(before: Sample, now: Sample) -> Rates:
     same = before.started == now.started
     rules = {}
     for name, counts in now.rules.items():
-        old = before.rules.get(name, RuleCounts(0, 0)) if same else RuleCounts(0, 0)
-        rules[name] = RuleCounts(*(max(0.0, new - was) / seconds for new, was in zip(counts, old, strict=True)))
+        old = before.rules.get(name, HitCounts(0, 0)) if same else HitCounts(0, 0)
+        rules[name] = HitCounts(*(max(0.0, new - was) / seconds for new, was in zip(counts, old, strict=True)))
     calls = now.calls - (before.calls if same else 0)
     return Rates(max(0, calls) / seconds, rules, now.limits, now.gauges, now.hot)
 
 
 def summed(found: Iterable[Rates]) -> Rates:
     """The rates of several instances together."""
-    calls, rules, limits = 0.0, dict[RuleName, RuleCounts](), dict[RuleName, str]()
-    gauges = dict[RuleName, Gauges]()
+    calls, rules, limits = 0.0, dict[Name, HitCounts](), dict[Name, str]()
+    gauges = dict[Name, Gauges]()
     hot = TopKeys(0, 0, 0, False, {})
-    keys = dict[DescriptorName, RuleCounts]()
+    keys = dict[Name, HitCounts]()
     for rates in found:
         calls += rates.calls
         limits |= rates.limits
@@ -174,19 +163,14 @@ def summed(found: Iterable[Rates]) -> Rates:
     return Rates(calls, rules, limits, gauges, hot)
 
 
-def busiest(rates: Rates, order: str, most: int) -> list[tuple[RuleName, RuleCounts]]:
-    """The first rules in this order, equal ones by name."""
+def first(found: Mapping[Name, HitCounts], order: str, most: int) -> list[tuple[Name, HitCounts]]:
+    """The first rules or descriptors in this order, equal ones by name."""
     keys = {
         "refused": lambda item: (-item[1].refused, -item[1].hits, item[0]),
         "hits": lambda item: (-item[1].hits, -item[1].refused, item[0]),
         "name": lambda item: item[0],
     }
-    return sorted(rates.rules.items(), key=keys[order])[:most]
-
-
-def most_refused(hot: TopKeys, most: int) -> list[tuple[DescriptorName, RuleCounts]]:
-    """The first descriptors by refusals, equal ones by name."""
-    return sorted(hot.keys.items(), key=lambda item: (-item[1].refused, -item[1].hits, item[0]))[:most]
+    return sorted(found.items(), key=keys[order])[:most]
 
 
 def as_json(view: View, most: int) -> dict[str, Any]:
@@ -199,13 +183,13 @@ def as_json(view: View, most: int) -> dict[str, Any]:
         "rules": [
             {
                 "domain": name.domain,
-                "rule": name.path,
+                "rule": name.text,
                 "limit": rates.limits[name],
                 "hits_per_second": round(counts.hits, 3),
                 "refused_per_second": round(counts.refused, 3),
                 "gauges": rates.gauges.get(name, NO_GAUGES)._asdict(),
             }
-            for name, counts in busiest(rates, view.order, most)
+            for name, counts in first(rates.rules, view.order, most)
         ],
         "refused": {
             "seconds": rates.hot.seconds,
@@ -213,8 +197,8 @@ def as_json(view: View, most: int) -> dict[str, Any]:
             "hits_error": rates.hot.hits_error,
             "estimated": rates.hot.estimated,
             "descriptors": [
-                {"domain": name.domain, "entries": name.entries, "hits": counts.hits, "refused": counts.refused}
-                for name, counts in most_refused(rates.hot, most)
+                {"domain": name.domain, "entries": name.text, "hits": counts.hits, "refused": counts.refused}
+                for name, counts in first(rates.hot.keys, "refused", most)
             ],
         },
     }
@@ -232,8 +216,8 @@ def _render_keys(hot: TopKeys, columns: int, most: int) -> Iterator[str]:
         return
     last = duration_in_words(round(hot.seconds) * SECOND)
     yield _cut(f"{'refused':>{_NUMBER}}{'hits':>{_NUMBER}}  descriptor, in the last {last}, {_exactness(hot)}", columns)
-    for name, counts in most_refused(hot, most):
-        rest = f"{counts.hits:>{_NUMBER},}  {printable(f'{name.domain} {name.entries}')}"
+    for name, counts in first(hot.keys, "refused", most):
+        rest = f"{counts.hits:>{_NUMBER},}  {printable(f'{name.domain} {name.text}')}"
         yield _row(f"{counts.refused:>{_NUMBER},}", rest, columns, red=True)
 
 
@@ -264,9 +248,9 @@ def _render(view: View, rates: Rates, columns: int, rules: int) -> Iterator[str]
     name_columns = max(8, columns - 2 * _NUMBER - 2 - (_LIMIT + 2 if limit else 0) - (_GAUGES + 2 if gauges else 0))
     head = f"{'refused/s':>{_NUMBER}}{'hits/s':>{_NUMBER}}  {'rule':<{name_columns}}"
     yield _cut(f"{head}{'  now':<{_GAUGES + 2}}  limit" if gauges else f"{head}{'  limit' if limit else ''}", columns)
-    for name, counts in busiest(rates, view.order, rules):
+    for name, counts in first(rates.rules, view.order, rules):
         refused = f"{_rate(counts.refused):>{_NUMBER}}"
-        text = _cut(printable(f"{name.domain} › {name.path}"), name_columns)
+        text = _cut(printable(f"{name.domain} › {name.text}"), name_columns)
         rest = f"{_rate(counts.hits):>{_NUMBER}}  {text:<{name_columns}}"
         if gauges:
             rest += f"  {_cut(_in_words(rates.gauges.get(name, NO_GAUGES)), _GAUGES):<{_GAUGES}}"

@@ -12,9 +12,8 @@ from click.testing import CliRunner, Result
 
 from ratelimit_service.cli import main
 from ratelimit_service.commands.top_table import (
-    DescriptorName,
-    RuleCounts,
-    RuleName,
+    HitCounts,
+    Name,
     Sample,
     TopKeys,
     View,
@@ -119,25 +118,25 @@ def said(
     return read_sample(counted, {"rules": [described]})
 
 
-NAME = RuleName("shop", "user › x")
+NAME = Name("shop", "user › x")
 
 
 def test_rates_are_differences_by_seconds_and_a_restart_begins_at_0() -> None:
     first, second = said(50.0, 1, 100, 10, 4), said(52.0, 1, 160, 40, 14, 30)
     restarted = said(54.0, 2, 30, 20)
 
-    assert rates_between(first, second).rules == {NAME: RuleCounts(30.0, 10.0)}
+    assert rates_between(first, second).rules == {NAME: HitCounts(30.0, 10.0)}
     assert rates_between(first, second).calls == 30.0
-    assert rates_between(second, restarted).rules == {NAME: RuleCounts(15.0, 10.0)}
+    assert rates_between(second, restarted).rules == {NAME: HitCounts(15.0, 10.0)}
     both = summed([rates_between(first, second)] * 2)
-    assert both.rules == {NAME: RuleCounts(60.0, 20.0)}
-    assert both.hot == TopKeys(300, 6, 6, False, {DescriptorName("shop", "user=x\x1b[2J"): RuleCounts(60, 60)})
+    assert both.rules == {NAME: HitCounts(60.0, 20.0)}
+    assert both.hot == TopKeys(300, 6, 6, False, {Name("shop", "user=x\x1b[2J"): HitCounts(60, 60)})
 
 
 def test_what_the_policy_answers_while_redis_is_lost_is_busy_and_refused() -> None:
     rates = rates_between(said(50.0, 1, 100, 10), said(52.0, 1, 100, 10, by_policy=(20, 40, 6)))
 
-    assert rates.rules == {NAME: RuleCounts(33.0, 20.0)}
+    assert rates.rules == {NAME: HitCounts(33.0, 20.0)}
     assert "1 of 1 rule busy" in render(View({"http://a": rates}, {}, ["a"]), 100, 50)[0]
 
 

@@ -19,7 +19,7 @@ from ratelimit_service.commands.picture import draw
 from ratelimit_service.commands.probe import why_no_answer
 from ratelimit_service.commands.request import ENTRY, Entry, descriptors
 from ratelimit_service.commands.table import share
-from ratelimit_service.commands.target import Trust, check_target, tls_options, trust_of
+from ratelimit_service.commands.target import Trust, check_target, tls_options
 from ratelimit_service.commands.terminal import echo, echo_again, echo_json
 from ratelimit_service.model import MAX_REQUESTS
 from ratelimit_service.system.clock import SECOND
@@ -106,10 +106,7 @@ def command(
     connections: int,
     in_flight: int | None,
     timeout: int | None,
-    tls: bool,
-    ca: Path | None,
-    cert: Path | None,
-    key: Path | None,
+    trust: Trust | None,
     as_json: bool,
     picture: Path | None,
 ) -> None:
@@ -130,7 +127,6 @@ def command(
         raise click.UsageError("nothing to ask: write DOMAIN KEY=VALUE..., or --requests FILE")
     asked = read_requests(file) if file is not None else [(domain or "", descriptors(entries))]
     requests = Requests(asked, keys=keys, zipf=zipf, hits=hits)
-    trust = trust_of(tls=tls, ca=ca, cert=cert, key=key)
     load = Load(
         target,
         connections,

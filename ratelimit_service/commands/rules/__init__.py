@@ -138,9 +138,10 @@ def _name(case: Case, book: RuleBook) -> str:
 def _lines(results: Sequence[_Result], rules: Path, number: int) -> Iterator[str]:
     for result in results:
         verdict = RED("FAIL") if result.mismatches else GREEN("ok  ")
-        yield f"{verdict} {_place(result.case)}  {result.name}"
+        case = result.case
+        yield f"{verdict} {case.path}:{case.line}:{case.column}  {result.name}"
         for mismatch in result.mismatches:
-            what, expected, got, *by = _diff(result.case, mismatch)
+            what, expected, got, *by = _diff(case, mismatch)
             yield from (f"       {line}" for line in (what, RED(expected), GREEN(got), *by))
     failed = sum(bool(result.mismatches) for result in results)
     counts = f"{plural(len(results) - failed, 'case')} passed, {failed:,} failed"
@@ -154,10 +155,6 @@ def _diff(case: Case, mismatch: Mismatch) -> Iterator[str]:
     yield f"+ got      {mismatch.got}"
     if mismatch.rule:
         yield f"  ({mismatch.rule})"
-
-
-def _place(case: Case) -> str:
-    return f"{case.path}:{case.line}:{case.column}"
 
 
 def _as_json(results: Sequence[_Result]) -> dict[str, Any]:
