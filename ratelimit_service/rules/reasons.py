@@ -6,6 +6,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -359,23 +360,17 @@ def _hints(root: Domain, walk: Sequence[Node], entries: Entries, work: PatternWo
 
 def in_another_order(root: Domain, entries: Entries, max_tried: int, work: PatternWork) -> tuple[Entries, Rule] | None:
     """The entries, as they are shown, in an order that ends at a rule, or None; at most `max_tried` are tried."""
-    try:
-        return _in_another_order(root, entries, max_tried, work)
-    except TooLongError:
-        return None
-
-
-def _in_another_order(root: Domain, entries: Entries, max_tried: int, work: PatternWork) -> tuple[Entries, Rule] | None:
     tried = 0
     waiting: list[tuple[Node, Entries, Entries]] = [(root, (), entries)]
-    while waiting and tried < max_tried:
-        node, before, left = waiting.pop()
-        if not left and node.rule is not None:
-            return root.secrets.hide(before), node.rule
-        for index, (key, value) in enumerate(left):
-            tried += 1
-            if (child := node.child(key, value, root.secrets, work)) is not None:
-                waiting.append((child, (*before, left[index]), (*left[:index], *left[index + 1 :])))
+    with suppress(TooLongError):
+        while waiting and tried < max_tried:
+            node, before, left = waiting.pop()
+            if not left and node.rule is not None:
+                return root.secrets.hide(before), node.rule
+            for index, (key, value) in enumerate(left):
+                tried += 1
+                if (child := node.child(key, value, root.secrets, work)) is not None:
+                    waiting.append((child, (*before, left[index]), (*left[:index], *left[index + 1 :])))
     return None
 
 

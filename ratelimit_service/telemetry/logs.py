@@ -122,11 +122,8 @@ class _Text(logging.Formatter):
         self._worker = f"worker {worker}: " if worker else ""
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"{_timestamp(record)} {record.levelname.lower():<7} {self._worker}{self._message(record)}"
-
-    def _message(self, record: logging.LogRecord) -> str:
-        message = record.getMessage()
-        return f"{message}\n{self.formatException(record.exc_info)}" if record.exc_info else message
+        line = f"{_timestamp(record)} {record.levelname.lower():<7} {self._worker}{record.getMessage()}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 class JsonLines(logging.Formatter):

@@ -5,6 +5,7 @@ They are read from the system, so nothing is lost with a worker that is killed.
 
 import resource
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
@@ -41,7 +42,7 @@ class ProcessMetrics:
             return {}
         sums = dict.fromkeys(_ADDED, 0.0)
         for pid in self._worker_pids():
-            for metric in ProcessCollector(pid=_constant(pid), registry=None).collect():
+            for metric in ProcessCollector(pid=partial(int, pid), registry=None).collect():
                 for sample in metric.samples:
                     if sample.name in _ADDED:
                         sums[sample.name] += sample.value
@@ -50,7 +51,3 @@ class ProcessMetrics:
         self._cpu = max(self._cpu, sums[_CPU] + ended.ru_utime + ended.ru_stime)
         sums[_CPU] = self._cpu
         return sums
-
-
-def _constant(pid: int) -> Callable[[], int]:
-    return lambda: pid

@@ -77,7 +77,7 @@ class Reporter:
         totals = {name: getattr(limiter.totals, name) for name in Totals.__slots__}
         for name in totals:
             setattr(limiter.totals, name, 0)
-        store = limiter.store
+        store, bans = limiter.store, limiter.ban_summary
         errors = Counter(store.errors)
         new_errors, self._reported_errors = errors - self._reported_errors, errors
         summary = {
@@ -86,7 +86,7 @@ class Reporter:
             "counters": store.counters,
             "lost": store.lost,
             "warnings": store.warnings,
-            "bans": _packed_bans(limiter.ban_summary),
+            "bans": (bans.total, [ban.text for ban in bans.newest]),
             "errors": dict(new_errors),
             "metrics": pack_metrics(engine.metrics()),
             "calls": calls,
@@ -96,10 +96,6 @@ class Reporter:
             "totals": totals,
         }
         send("report", number, summary)
-
-
-def _packed_bans(bans: BanSummary) -> tuple[int, list[str]]:
-    return bans.total, [ban.text for ban in bans.newest]
 
 
 _NAMES: Final = 8
