@@ -9,6 +9,7 @@ none has it lost; a ban is known by its time and its entries.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
 from operator import attrgetter
@@ -56,24 +57,22 @@ Fields = Mapping[str, Any]
 """The fields that `about` gives an event."""
 
 
+@dataclass(slots=True, eq=False)
 class Event:
     """One event, until another one ends it; times are seconds since the epoch."""
 
-    __slots__ = ("bytes", "details", "key", "kind", "since", "until", "what", "who", "workers")
-
-    def __init__(self, kind: str, key: object, since: float, what: str, who: str) -> None:
-        self.kind = kind
-        self.key = key
-        """Tells which event ends it; None if it does not last."""
-        self.since = since
-        self.until: float | None = None
-        """None while it lasts."""
-        self.what = what
-        self.who = who
-        self.details: list[str] = []
-        self.workers: set[int] = set()
-        """Those for which it lasts."""
-        self.bytes = 0
+    kind: str
+    key: object
+    """Tells which event ends it; None if it does not last."""
+    since: float
+    what: str
+    who: str
+    until: float | None = None
+    """None while it lasts."""
+    details: list[str] = field(default_factory=list)
+    workers: set[int] = field(default_factory=set)
+    """Those for which it lasts."""
+    bytes: int = 0
 
     def as_json(self) -> str:
         """The event as `/status/past` shows it."""

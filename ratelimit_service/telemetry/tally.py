@@ -65,66 +65,47 @@ POLICY_NUMBERS: Final = {
 """The numbers of a Tally that count the hits that some policy answered so."""
 
 
+@dataclass(slots=True, eq=False)
 class Tally:
     """The counts of one rule. All are sums of cost, not numbers of calls.
 
     `total_hits` is the sum of `within_limit`, `over_limit`, `denied_below_limit`, `exceeded` and `spared`.
     """
 
-    __slots__ = (
-        *(answer.number for answer in POLICY_ANSWERS),
-        "blocked",
-        "denied_below_limit",
-        "exceeded",
-        "near_limit",
-        "over_limit",
-        "over_limit_with_local_cache",
-        "places_expired",
-        "replaced",
-        "shadow_below_limit",
-        "shadow_mode",
-        "spared",
-        "total_hits",
-        "total_negative_hits",
-        "unlimited",
-        "within_limit",
-    )
-
-    def __init__(self) -> None:
-        self.total_hits = 0
-        self.within_limit = 0
-        self.near_limit = 0
-        """Charged above the near threshold and within the limit."""
-        self.over_limit = 0
-        """The part of denied hits above the limit, as envoyproxy counts it."""
-        self.denied_below_limit = 0
-        """The rest of them: what a denied hit that crossed the limit had below it."""
-        self.over_limit_with_local_cache = 0
-        """The part of `over_limit` that was denied without asking the store, which had denied it a moment before."""
-        self.blocked = 0
-        """The part of `over_limit` that a block denied, or that began one."""
-        self.exceeded = 0
-        """Allowed above the limit, as far as the limit may be exceeded."""
-        self.spared = 0
-        """The part of `total_hits` that was not charged, because another limit of its bundle denied its hit."""
-        self.shadow_mode = 0
-        """What a shadow rule would have refused: the part of `over_limit` that it let pass."""
-        self.shadow_below_limit = 0
-        """As `shadow_mode`, of `denied_below_limit`."""
-        self.unlimited = 0
-        self.replaced = 0
-        """Not charged, because another rule of the request replaces this one."""
-        self.total_negative_hits = 0
-        self.places_expired = 0
-        """Places that were never given back, as far as a later hit on their counter found them."""
-        # Cost of hits answered without the store; it is in none of the numbers above.
-        self.error_failed = 0
-        self.open_allowed = 0
-        self.open_refused = 0
-        self.closed_allowed = 0
-        self.closed_refused = 0
-        self.local_allowed = 0
-        self.local_refused = 0
+    total_hits: int = 0
+    within_limit: int = 0
+    near_limit: int = 0
+    """Charged above the near threshold and within the limit."""
+    over_limit: int = 0
+    """The part of denied hits above the limit, as envoyproxy counts it."""
+    denied_below_limit: int = 0
+    """The rest of them: what a denied hit that crossed the limit had below it."""
+    over_limit_with_local_cache: int = 0
+    """The part of `over_limit` that was denied without asking the store, which had denied it a moment before."""
+    blocked: int = 0
+    """The part of `over_limit` that a block denied, or that began one."""
+    exceeded: int = 0
+    """Allowed above the limit, as far as the limit may be exceeded."""
+    spared: int = 0
+    """The part of `total_hits` that was not charged, because another limit of its bundle denied its hit."""
+    shadow_mode: int = 0
+    """What a shadow rule would have refused: the part of `over_limit` that it let pass."""
+    shadow_below_limit: int = 0
+    """As `shadow_mode`, of `denied_below_limit`."""
+    unlimited: int = 0
+    replaced: int = 0
+    """Not charged, because another rule of the request replaces this one."""
+    total_negative_hits: int = 0
+    places_expired: int = 0
+    """Places that were never given back, as far as a later hit on their counter found them."""
+    # Cost of hits answered without the store; it is in none of the numbers above.
+    error_failed: int = 0
+    open_allowed: int = 0
+    open_refused: int = 0
+    closed_allowed: int = 0
+    closed_refused: int = 0
+    local_allowed: int = 0
+    local_refused: int = 0
 
     def count(self, cost: int, decision: Decision, scale: Scale, shadow: bool) -> None:
         """Count one decision on a counter with that scale."""
@@ -181,31 +162,29 @@ OUTCOMES: Final = ("allowed", "refused", "shadow", "policy_allowed", "policy_ref
 """The outcomes of a request; the names of a DomainTally's counts."""
 
 
+@dataclass(slots=True, eq=False)
 class DomainTally:
     """The counts of one domain: requests by outcome, and descriptors of which there is more to say."""
 
-    __slots__ = (*OUTCOMES, "banned", "no_address", "too_long", "unmatched")
-
-    def __init__(self) -> None:
-        self.allowed = 0
-        self.refused = 0
-        self.shadow = 0
-        """Allowed only because a rule, or the service, is in shadow mode."""
-        self.policy_allowed = 0
-        self.policy_refused = 0
-        """Answered so while the store could not decide at least one hit."""
-        self.unlimited = 0
-        """Allowed because the rules say nothing about any of its descriptors."""
-        self.failed = 0
-        """Ended with an error."""
-        self.unmatched = 0
-        """Descriptors, not requests."""
-        self.no_address = 0
-        """Descriptors with a value that is not an address, of a key whose values are to be addresses."""
-        self.banned = 0
-        """Descriptors that a ban denied."""
-        self.too_long = 0
-        """Descriptors denied for a value that is too long for the patterns that it is compared with."""
+    allowed: int = 0
+    refused: int = 0
+    shadow: int = 0
+    """Allowed only because a rule, or the service, is in shadow mode."""
+    policy_allowed: int = 0
+    policy_refused: int = 0
+    """Answered so while the store could not decide at least one hit."""
+    unlimited: int = 0
+    """Allowed because the rules say nothing about any of its descriptors."""
+    failed: int = 0
+    """Ended with an error."""
+    unmatched: int = 0
+    """Descriptors, not requests."""
+    no_address: int = 0
+    """Descriptors with a value that is not an address, of a key whose values are to be addresses."""
+    banned: int = 0
+    """Descriptors that a ban denied."""
+    too_long: int = 0
+    """Descriptors denied for a value that is too long for the patterns that it is compared with."""
 
     def add(self, number: str, count: int) -> None:
         """Add to the number of that name."""
@@ -317,15 +296,13 @@ class Tallies:
         return iter(tuple(self._by_path.items()))
 
 
+@dataclass(slots=True, eq=False)
 class Totals:
     """The counts of the service as a whole, in calls."""
 
-    __slots__ = ("global_shadow_mode", "service_errors", "store_errors")
-
-    def __init__(self) -> None:
-        self.service_errors = 0
-        """Calls that ended with an error because of the request, or because there were no rules."""
-        self.store_errors = 0
-        """Calls that ended with an error because the store failed."""
-        self.global_shadow_mode = 0
-        """Denied requests that SHADOW_MODE turned into OK."""
+    service_errors: int = 0
+    """Calls that ended with an error because of the request, or because there were no rules."""
+    store_errors: int = 0
+    """Calls that ended with an error because the store failed."""
+    global_shadow_mode: int = 0
+    """Denied requests that SHADOW_MODE turned into OK."""

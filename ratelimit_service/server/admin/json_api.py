@@ -150,11 +150,24 @@ def request_bytes(body: bytes, max_objects: int = 2305) -> bytes:
 
     Each JSON object takes 10 µs to convert, so their number is limited.
     """
+    count = 0
+
+    def make(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal count
+        count += 1
+        if count > max_objects:
+            settings = "REQUEST_MAX_DESCRIPTORS, REQUEST_MAX_ENTRIES"
+            raise json_format.ParseError(f"it has more than {max_objects} objects ({settings})")
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise json_format.ParseError("Failed to load JSON: duplicate key")
+        return found
+
     # json_format converts an empty list or string to a message without fields.
     if not body.lstrip(b" \t\r\n").startswith(b"{"):
         raise _invalid("it is not a JSON object")
     try:
-        found = read_json(body, _Objects(max_objects).make)
+        found = read_json(body, make)
     except json_format.ParseError as error:
         raise _invalid(str(error)) from error
     except ValueError as error:
@@ -170,25 +183,6 @@ def request_bytes(body: bytes, max_objects: int = 2305) -> bytes:
 def escape_control(text: str) -> str:
     """Escape control characters as JSON does; in JSON they only occur within strings."""
     return CONTROL.sub(lambda found: json.dumps(found[0])[1:-1], text)
-
-
-class _Objects:
-    """Makes the objects of a body while it is parsed, and stops the parser when they are too many."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._count = 0
-
-    def make(self, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        """The object with these members; ParseError if there are too many objects, or a name occurs twice."""
-        self._count += 1
-        if self._count > self._most:
-            settings = "REQUEST_MAX_DESCRIPTORS, REQUEST_MAX_ENTRIES"
-            raise json_format.ParseError(f"it has more than {self._most} objects ({settings})")
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise json_format.ParseError("Failed to load JSON: duplicate key")
-        return found
 
 
 def _invalid(wrong: str) -> RpcError:
