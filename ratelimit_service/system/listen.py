@@ -56,16 +56,9 @@ def close_sockets(opened: Iterable[Opened]) -> None:
         remove_socket(address)
 
 
-def ensure_free(address: Address) -> None:
+async def ensure_free(address: Address) -> None:
     """StartError says why the address cannot be had. A socket file that no process listens on is removed."""
-    try:
-        match address:
-            case Unix():
-                _probe_unix(address)
-            case Tcp():
-                _probe_tcp(address)
-    except (OSError, UnicodeError) as error:
-        raise _cannot_listen(address, error) from error
+    close_sockets(await open_sockets([address]))
 
 
 def remove_socket(address: Address) -> None:
@@ -131,30 +124,6 @@ def _open_unix(address: Unix, backlog: int) -> socket.socket:
         listening.close()
         raise
     return listening
-
-
-def _probe_tcp(address: Tcp) -> None:
-    """OSError unless one of the addresses that the name stands for is free, and none of them is taken."""
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    problem: OSError | None = None
-    free = False
-    for family, kind, protocol, _, at in found:
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                # As grpc does: a port whose old connections linger in TIME_WAIT is free.
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                probe.bind(at)
-                probe.listen(1)  # SO_REUSEADDR lets two sockets bind, but not listen
-                free = True
-        except OSError as error:
-            if error.errno in _TAKEN:
-                raise
-            problem = error
-    # A name may stand for an address that this machine lacks, such as localhost's ::1 in a container without IPv6.
-    if not free and problem is not None:
-        raise problem
 
 
 def _probe_unix(address: Unix) -> None:

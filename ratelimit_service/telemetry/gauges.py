@@ -1,5 +1,6 @@
 """Gauges: numbers of a rule that are true now or were lately, where a tally has counts. Pure."""
 
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ratelimit_service.system.clock import MINUTE, SECOND, Clock, steady_clock
@@ -68,17 +69,15 @@ class Peak:
             self._since += passed
 
 
+@dataclass(slots=True, eq=False)
 class Measured:
     """The numbers that a process measures of a rule that has a queue, is of places, or is elastic."""
 
-    __slots__ = ("longest_wait", "on_loan", "places_taken", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting = 0
-        self.longest_wait = Peak()
-        """Microseconds."""
-        self.places_taken = Peak()
-        self.on_loan = Peak()
+    waiting: int = 0
+    longest_wait: Peak = field(default_factory=Peak)
+    """Microseconds."""
+    places_taken: Peak = field(default_factory=Peak)
+    on_loan: Peak = field(default_factory=Peak)
 
     def note(self, gauge: str, number: int) -> None:
         """Note a number on the gauge with this name."""

@@ -90,11 +90,11 @@ class GrpcioTransport:
         self._certificates = certificates = Certificates(self._options.tls) if self._options.tls else None
         addresses = _without_second_wildcards(addresses)
         for address in addresses:
-            ensure_free(address)
+            await ensure_free(address)
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_failure)
         server = grpc.aio.server(options=_channel_options(self._options))
         try:
-            got = [_listen(server, address, certificates) for address in addresses]
+            got = [await _listen(server, address, certificates) for address in addresses]
         except StartError:
             # A server that never ran keeps its sockets: only stopping frees them.
             await server.start()
@@ -238,7 +238,7 @@ def _without_second_wildcards(addresses: Sequence[Address]) -> Sequence[Address]
     return kept
 
 
-def _listen(server: grpc.aio.Server, address: Address, certificates: Certificates | None) -> Address:
+async def _listen(server: grpc.aio.Server, address: Address, certificates: Certificates | None) -> Address:
     """The address, with the port it got."""
     target = quote(str(address), safe="/:[]")
     try:
@@ -247,7 +247,7 @@ def _listen(server: grpc.aio.Server, address: Address, certificates: Certificate
         else:
             port = server.add_secure_port(target, _credentials(certificates))
     except RuntimeError as error:
-        ensure_free(address)
+        await ensure_free(address)
         trouble = "cannot bind it" if certificates is None else "cannot bind it, or does not take the certificate"
         raise StartError(f"cannot listen on {address}: grpc {trouble}") from error
     return Tcp(address.host, port) if isinstance(address, Tcp) else address

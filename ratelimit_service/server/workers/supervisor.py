@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from ratelimit_service.api.method import NOT_TOLD_APART, Reply
 from ratelimit_service.api.ratelimit import ShouldRateLimit
@@ -297,13 +297,12 @@ class _Method:
         self._dispatcher.call(body, reply, timeout=timeout)
 
 
-class _ForwardedMethod:
+class _ForwardedMethod(NamedTuple):
     """Bans, or resets, as the workers have them: they can ask the store, and have the same rules."""
 
-    def __init__(self, dispatcher: Dispatcher, kind: str) -> None:
-        self._dispatcher = dispatcher
-        self._kind = kind
+    dispatcher: Dispatcher
+    kind: str
 
     def call(self, body: bytes, reply: Reply) -> None:
         """Send the question to a worker."""
-        self._dispatcher.call(body, reply, self._kind)
+        self.dispatcher.call(body, reply, self.kind)
