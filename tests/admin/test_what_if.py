@@ -115,4 +115,4 @@ descriptors:
     }
     assert json.loads(then.text)["would"] == {"refused": 2, "keys": 1}
     assert (place.status, none.status, wrong.status, nothing.status) == (400, 404, 400, 400)
-    assert "only of a limit that counts by itself in a window" in place.text
+    assert "only for a limit that counts by itself in a window" in place.text

@@ -196,14 +196,14 @@ def test_a_limit_that_its_algorithm_cannot_keep_is_refused_with_the_reason() -> 
 
     assert found == [
         (
-            "1.yaml:4:54: sliding_log: it would remember 65536 moments for each counter, and 65535 is the most; "
-            "take sub_windows"
+            "1.yaml:4:54: sliding_log: it would remember 65536 moments for each counter, the maximum is 65535; "
+            "use sub_windows"
         )
     ]
     assert by_default == [
         (
-            "1.yaml:3:24: sliding_log: it would remember 65536 moments for each counter, and 65535 is the most; "
-            "take sub_windows"
+            "1.yaml:3:24: sliding_log: it would remember 65536 moments for each counter, the maximum is 65535; "
+            "use sub_windows"
         )
     ]
 
