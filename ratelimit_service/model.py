@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from ratelimit_service.system.calendar import Calendar
@@ -186,6 +187,11 @@ class Kind:
     # What is told of it.
     tallied: ClassVar[Sequence[str]] = ()
     """The numbers of a tally that it has beside all others; what a hit has found is added to the first one."""
+    outcomes: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
+    """The outcomes of its hits, each with the numbers of a tally that it sums: for a metric with the name of the first
+    number in `tallied`."""
+    outcomes_help: ClassVar[str] = ""
+    """The help text of that metric."""
     gauges: ClassVar[Sequence[str]] = ()
     """The gauges that it has; a decision is noted on the first one."""
     counts: ClassVar[str] = "requests"

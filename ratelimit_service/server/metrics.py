@@ -14,9 +14,9 @@ from functools import partial
 from typing import Final
 
 from ratelimit_service import __version__
+from ratelimit_service.algorithms.kinds import KINDS
 from ratelimit_service.server.series import (
     DOMAIN_NUMBERS,
-    ELASTIC,
     NUMBERS,
     STATS,
     DomainSums,
@@ -146,14 +146,6 @@ class Metrics:
         return label_text((("domain", domain), *self._extra))
 
 
-_OF_ELASTIC: Final = {
-    "by_right": ("within_limit",),
-    "on_loan": ("exceeded",),
-    "refused": ("over_limit", "denied_below_limit"),
-}
-"""The numbers of a tally that each outcome of an elastic limit is."""
-
-
 def _tally_metrics(sums: TallySums) -> Iterator[Metric]:
     for index, stat in enumerate(STATS):
         name = f"ratelimit_service_rate_limit_{stat.name}{'_total' if stat.ours else ''}"
@@ -162,18 +154,15 @@ def _tally_metrics(sums: TallySums) -> Iterator[Metric]:
             for labels, (numbers, shown) in sums.items()
         )
         yield from _counters(name, stat.help, samples)
-    for outcome, counts in _OF_ELASTIC.items():
-        more = label_text((("outcome", outcome),))
-        of_outcome = [NUMBERS.index(count) for count in counts]
-        samples = (
-            (f"{labels},{more}", sum(numbers[index] for index in of_outcome)) if ELASTIC in shown else None
-            for labels, (numbers, shown) in sums.items()
-        )
-        yield from _counters(
-            "ratelimit_elastic_total",
-            "Cost of hits on an elastic limit: by_right within it, on_loan above it, or refused.",
-            samples,
-        )
+    for kind in KINDS.values():
+        for outcome, counts in kind.outcomes.items():
+            more = label_text((("outcome", outcome),))
+            of_outcome = [NUMBERS.index(count) for count in counts]
+            samples = (
+                (f"{labels},{more}", sum(numbers[index] for index in of_outcome)) if kind.tallied[0] in shown else None
+                for labels, (numbers, shown) in sums.items()
+            )
+            yield from _counters(f"ratelimit_{kind.tallied[0]}_total", kind.outcomes_help, samples)
     name = "ratelimit_rule_policy_answers_total"
     for number, policy, outcome in POLICY_ANSWERS:
         index, more = NUMBERS.index(number), label_text((("policy", policy), ("outcome", outcome)))

@@ -113,9 +113,6 @@ def _add(tally: Tally | DomainTally, names: Sequence[str], numbers: Sequence[int
 _LIMITED = frozenset({"total_hits", "over_limit", "near_limit", "within_limit"})
 _DENIED = frozenset({"total_hits", "over_limit"})
 
-ELASTIC: Final = "elastic"
-"""The mark, beside the names of numbers that are shown, of a limit that has a pool."""
-
 TallySums = dict[str, tuple[tuple[int, ...], frozenset[str]]]
 """For the text of each path: the sum of its tallies, and the names of the numbers that are shown while they are 0."""
 

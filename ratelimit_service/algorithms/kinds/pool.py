@@ -14,6 +14,7 @@ member's own counter, and no more. The Lua twin is `pool.lua`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from ratelimit_service.algorithms import token_bucket
@@ -51,6 +52,14 @@ class Elastic(Kind):
     why_not_leased = "elastic: what is allowed is charged to its pool too"
     only_counted_so = "an elastic limit is counted by sub_windows"
     tallied = ("elastic",)
+    outcomes = MappingProxyType(
+        {
+            "by_right": ("within_limit",),
+            "on_loan": ("exceeded",),
+            "refused": ("over_limit", "denied_below_limit"),
+        }
+    )
+    outcomes_help = "Cost of hits on an elastic limit: by_right within it, on_loan above it, or refused."
     gauges = ("on_loan",)
     tells_excess = False
     ceiling_is_policy = True
