@@ -129,12 +129,6 @@ def _agrees(rule: Rule, key: str, value: Any) -> bool:
     return limit is not None and _limit_agrees(rule, limit, key, value)
 
 
-def _elastic_agrees(limit: Limit, found: object, value: Mapping[str, Any]) -> bool:
-    ceiling = value.get("ceiling")
-    expected = {"strict": False, **value, "ceiling": None if ceiling is None else ceiling.of(limit.requests)}
-    return bool(found == expected)
-
-
 def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
     found: object
     own = limit.kind.options(limit, rule.levels[rule.holder].name if rule.holder >= 0 else "")
@@ -153,12 +147,17 @@ def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
             found = "first_request" if limit.first_request else "calendar"
         case "count_refused":
             found = limit.count_refused
-        case "elastic":
-            return _elastic_agrees(limit, own.get(key), value)
         case "exceed":
-            excess: Excess = value
-            found, value = limit.exceed, excess.of(limit.requests)
+            found = limit.exceed
         case _:
             field = BY_MAP[MapType.RATE_LIMIT][key].limit_field
             found = getattr(limit, field) if field else own.get(key)
-    return bool(found == value)
+    if isinstance(found, Mapping) and isinstance(value, Mapping):
+        amounts = {name: _amount(each, limit) for name, each in value.items()}
+        return found == {**dict.fromkeys(found, False), **amounts}
+    return bool(found == _amount(value, limit))
+
+
+def _amount(value: Any, limit: Limit) -> Any:
+    """The value, where it may be written as a share of the limit."""
+    return value.of(limit.requests) if isinstance(value, Excess) else value
