@@ -113,8 +113,9 @@ def _name(setting: Setting) -> str:
 
 
 def _default(setting: Setting) -> str:
-    default = f"`{setting.default}`" if setting.default else "—"
-    return f"{default}, envoyproxy {there[1]}" if (there := re.search(r"; (.+) there", setting.origin)) else default
+    there = re.search(r"; (.+) there", setting.origin)
+    values = (f"`{setting.default}`" if setting.default else "", f"envoyproxy {there[1]}" if there else "")
+    return ", ".join(filter(None, values))
 
 
 def _table(header: str, rows: Iterable[str]) -> str:
