@@ -490,9 +490,10 @@ def leaves(tree: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
 
 
 WHOLE: Final = {
+    *("redis.perSecond", "redis.home"),
     *("resources", "podSecurityContext", "securityContext", "readinessProbe", "livenessProbe"),
 }
-"""Kubernetes's own objects: shown as in values.yaml."""
+"""Another Redis, which has the values of the first, and Kubernetes's own objects."""
 
 
 def short(value: Any) -> str:
