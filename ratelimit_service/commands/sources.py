@@ -2,9 +2,9 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import click
 
@@ -18,6 +18,8 @@ from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import HashValue, hash_value_of
 from ratelimit_service.rules.sources.files import ensure_exists, read_files
 from ratelimit_service.settings import Section, Settings, default_env_file, load_settings
+
+_T = TypeVar("_T")
 
 BROKEN: Final = 2
 """Exit code of commands that compare or try out rules: these, or a file beside them, cannot be used."""
@@ -81,17 +83,26 @@ def read_books(paths: Sequence[Path], settings: Settings, regions: RegionOptions
     A digest in place of a secret value stands for that value.
     """
     hash_value = HashValue(settings.hash_key.get_secret_value(), keep_digests=True)
-    books: list[RuleBook] = []
+
+    def read(path: Path) -> RuleBook:
+        sources, merge_domains = read_files(path), settings.merge_domain_config
+        return parse(sources, merge_domains=merge_domains, regions=regions, hash_value=hash_value)
+
+    return read_all(paths, read)
+
+
+def read_all(paths: Sequence[Path], read: Callable[[Path], _T]) -> list[_T]:
+    """What `read` makes of each path; one RulesError with the problems of all."""
+    found: list[_T] = []
     problems: list[Problem] = []
     for path in paths:
         try:
-            sources, merge_domains = read_files(path), settings.merge_domain_config
-            books.append(parse(sources, merge_domains=merge_domains, regions=regions, hash_value=hash_value))
+            found.append(read(path))
         except RulesError as error:
             problems += error.problems
     if problems:
         raise RulesError(problems)
-    return books
+    return found
 
 
 def exit_broken(error: RulesError | StartError, *, as_json: bool) -> NoReturn:

@@ -14,6 +14,7 @@ Laws:
 import codecs
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -146,7 +147,7 @@ def _read(text: bytes, report: Report) -> dict[str, str]:
     names: dict[str, str] = {}
     count = 0
     twice: list[_Entry] = []
-    try:
+    with suppress(RulesError):  # the report has the reason
         _check_size(text, report)
         for entry in _entries(text, report):
             _, _, value, name = entry
@@ -157,8 +158,6 @@ def _read(text: bytes, report: Report) -> dict[str, str]:
             count = len(entries)
         if twice:
             _report_twice(twice, entries, _places(text), report)
-    except RulesError:
-        pass  # the report has the reason
     return entries
 
 

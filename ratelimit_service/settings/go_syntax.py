@@ -7,6 +7,7 @@ name and the text before it. Durations may be in Go's syntax too, and are read a
 import ipaddress
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from ratelimit_service.system.address import ANY_HOST, Tcp
@@ -164,11 +165,9 @@ def read_regions(text: str) -> tuple[str, ...]:
 def read_address(text: str) -> Tcp:
     """An address to listen on in the syntax of `net.Listen`: `:9090`, `127.0.0.1:9090`, `[::1]:9090`."""
     host, colon, port = text.rpartition(":")
-    try:
+    with suppress(ValueError):
         if colon and (":" not in host or host.startswith("[")):
             return Tcp(_host(host), integer(0, 65535)(port))
-    except ValueError:
-        pass
     raise ValueError("is not an address to listen on such as :9090, 127.0.0.1:9090 or [::1]:9090")
 
 

@@ -12,6 +12,7 @@ import re
 from bisect import bisect_left
 from calendar import monthrange
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
 from typing import Final
@@ -150,10 +151,8 @@ def open_zone(name: str) -> ZoneInfo:
     """The time zone with this IANA name, as the system has it or else the package tzdata; ValueError if none has."""
     # The system has folders and files beside the zones: those with leap seconds, and what depends on the machine.
     if _ZONE.fullmatch(name) and name.partition("/")[0] not in _NO_ZONES:
-        try:
+        with suppress(LookupError, ValueError, OSError):
             return ZoneInfo(name)
-        except (LookupError, ValueError, OSError):
-            pass
     raise ValueError(f"no time zone has the name {name}")
 
 

@@ -9,6 +9,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from ratelimit_service.system.clock import SECOND, steady_clock
 
@@ -85,8 +86,6 @@ class LoopTimer:
 def open_timer(wake: Callable[[], None]) -> TimerFile | LoopTimer:
     """The best timer that the system has."""
     if sys.platform == "linux":
-        try:
+        with suppress(OSError, AttributeError):
             return TimerFile(wake)
-        except (OSError, AttributeError):
-            pass
     return LoopTimer(wake)

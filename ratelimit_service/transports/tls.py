@@ -6,6 +6,7 @@ A new pair is used from the next connection on; a broken one is logged once, and
 import logging
 import ssl
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from time import time
@@ -169,10 +170,8 @@ def _fits(name: str, wanted: str) -> bool:
         return True
     if "/" in name or "/" in wanted:
         return False
-    try:
+    with suppress(ValueError):
         return ip_address(name) == ip_address(wanted)
-    except ValueError:
-        pass
     name, wanted = name.lower().rstrip("."), wanted.lower().rstrip(".")
     if name.startswith("*."):
         # RFC 6125, 6.4.3: the asterisk stands for the whole leftmost label and for no more.

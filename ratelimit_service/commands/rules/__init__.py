@@ -3,7 +3,7 @@
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,13 +17,14 @@ from ratelimit_service.commands.sources import (
     env_file_option,
     exit_broken,
     merge_option,
+    read_all,
     read_book,
     read_settings,
     rules_flags,
     rules_option,
 )
 from ratelimit_service.commands.terminal import GREEN, RED, echo, echo_json
-from ratelimit_service.errors import Problem, RulesError, StartError
+from ratelimit_service.errors import RulesError, StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.problems import printable
 from ratelimit_service.rules.rule import entries_in_words, plural
@@ -96,7 +97,7 @@ def test(
     """
     settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file)
     try:
-        cases = _read(paths)
+        cases = chain.from_iterable(read_all(paths, _read))
         book = read_book(settings)
     except (RulesError, StartError) as error:
         exit_broken(error, as_json=as_json)
@@ -115,18 +116,8 @@ def test(
         sys.exit(FAILED)
 
 
-def _read(paths: Sequence[Path]) -> list[Case]:
-    problems: list[Problem] = []
-    cases: list[Case] = []
-    for path in paths:
-        try:
-            for source in read_files(path):
-                cases += read_cases(source)
-        except RulesError as error:
-            problems += error.problems
-    if problems:
-        raise RulesError(problems)
-    return cases
+def _read(path: Path) -> list[Case]:
+    return [case for source in read_files(path) for case in read_cases(source)]
 
 
 def _name(case: Case, book: RuleBook) -> str:

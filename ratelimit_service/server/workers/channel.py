@@ -48,15 +48,13 @@ class Channel:
     async def messages(self) -> AsyncIterator[Message]:
         """Every message until the other end is closed. One that ends in the middle is dropped."""
         read = 0
-        try:
+        with suppress(ConnectionError):
             while (line := await self._reader.readline()).endswith(b"\n"):
                 yield json.loads(line)
                 read += len(line)
                 if read >= PIECE:  # readline does not wait while whole lines are there
                     read = 0
                     await asyncio.sleep(0)
-        except ConnectionError:
-            pass
 
     async def close(self) -> None:
         """Send what is queued, and close."""
@@ -89,11 +87,9 @@ class Handoff:
     def take_back(self) -> list[socket.socket]:
         """All connections that are still queued, or as many as the parent may open files for."""
         connections = []
-        try:
+        with suppress(OSError):
             for connection in received(self.worker_end):
                 connections.append(connection)  # noqa: PERF402 - those before the error count
-        except OSError:
-            pass
         return connections
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Final, NamedTuple
 
@@ -187,12 +188,10 @@ class Supervisor:
         asked = [slot for slot in self._slots if slot.ready and not slot.silent]
         for slot in asked:
             slot.send("report", number)
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_REFRESH_SECONDS):
                 while any(slot.alive and slot.reported < number for slot in asked):
                     await self._change()
-        except TimeoutError:
-            pass
 
     async def _keep_running(self, slot: WorkerSlot) -> None:
         """Run one process after the other until the service stops; StartError when the first one cannot start."""

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -184,11 +185,9 @@ class Worker:
 
     async def _send_reports(self) -> None:
         while True:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(_REPORT_SECONDS):
                     await self._report_due.wait()
-            except TimeoutError:
-                pass
             self._report_due.clear()
             if not self._channel.behind:
                 await self._reporter.report(self._channel.send, self._report_number)
