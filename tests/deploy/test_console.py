@@ -6,6 +6,7 @@ outputs, must be what the document shows, but for who types, and for times: `41 
 are `…` in both, and any number of spaces is one, since columns are as wide as the times in them.
 """
 
+import os
 import re
 import shlex
 import shutil
@@ -120,11 +121,12 @@ class Shell:
         for port, what in ports.items():
             for name in ("localhost:", "token-"):
                 command = command.replace(f"{name}{port}", f"{name}{self.service.port(what)}")
-        command = command.replace(".venv/bin/ratelimit", "ratelimit")
+        tokens = os.environ["TMPDIR"]  # as tests/conftest.py has it, in place of /tmp
+        command = command.replace(".venv/bin/ratelimit", "ratelimit").replace("/tmp/ratelimit-", f"{tokens}/ratelimit-")
         return subprocess.run(
             ["bash", "-c", command],
             cwd=self.folder,
-            env=self.environ,
+            env={**self.environ, "TMPDIR": tokens},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
