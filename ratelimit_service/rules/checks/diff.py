@@ -102,16 +102,16 @@ class _Domains:
         default = self._compared((DEFAULT,), _UNKNOWN, None, None)
         if default is not None:
             yield default
-        yield from self._below(_children_of(self._old, self._old), _children_of(self._new, self._new), (), ())
+        yield from self._below(ChildNodes(self._old, self._old), ChildNodes(self._new, self._new), (), ())
 
     def _below(
-        self, old: ChildNodes | None, new: ChildNodes | None, names: tuple[str, ...], entries: Entries
+        self, old: ChildNodes, new: ChildNodes, names: tuple[str, ...], entries: Entries
     ) -> Iterator[RuleChange]:
         pairs: dict[tuple[int, int], tuple[Witness, Node | None, Node | None]] = {}
         listed: dict[tuple[int, int], set[str]] = {}
         for witness in chain(witnesses(old, new), self._looked_up):
-            old_child = None if old is None else old.child(witness.key, witness.value)
-            new_child = None if new is None else new.child(witness.key, witness.value)
+            old_child = old.child(witness.key, witness.value)
+            new_child = new.child(witness.key, witness.value)
             if old_child is None and new_child is None:
                 continue
             pair = (id(old_child), id(new_child))
@@ -134,7 +134,7 @@ class _Domains:
                 change = self._compared(path, walked, old_child, new_child)
                 if change is not None:
                     yield change
-            yield from self._below(_children_of(self._old, old_child), _children_of(self._new, new_child), path, walked)
+            yield from self._below(ChildNodes(self._old, old_child), ChildNodes(self._new, new_child), path, walked)
 
     def _compared(
         self, names: Sequence[str], entries: Entries, old: Node | None, new: Node | None
@@ -154,10 +154,6 @@ def _fits(node: Node | None) -> bool:
 
 _UNKNOWN: Final = (("other", "\u2026"),)
 """Entries that most likely no descriptor fits."""
-
-
-def _children_of(root: Domain | None, node: Node | None) -> ChildNodes | None:
-    return None if root is None or node is None else ChildNodes(root, node)
 
 
 def compared(

@@ -40,30 +40,32 @@ class Witness(NamedTuple):
 
 
 class ChildNodes(NamedTuple):
-    """The descriptors below a node of a domain."""
+    """The descriptors below a node of a domain; none where one of the books has no such node."""
 
-    root: Domain
-    node: Node
+    root: Domain | None
+    node: Node | None
 
     @property
     def children(self) -> Mapping[str, Node]:
         """The children by name."""
-        return self.node.children
+        return {} if self.node is None else self.node.children
 
     def child(self, key: str, value: str) -> Node | None:
         """The descriptor that an entry of a request matches."""
+        if self.root is None or self.node is None:
+            return None
         lookup = self.root.lookups.get(key)
         if lookup is not None:
             key, value = lookup.entry(value) or (key, value)
         return self.node.child(key, value, self.root.secrets)
 
 
-def witnesses(old: ChildNodes | None, new: ChildNodes | None) -> Iterator[Witness]:
+def witnesses(old: ChildNodes, new: ChildNodes) -> Iterator[Witness]:
     """The entries; one of the levels may be missing."""
     shown: set[int] = set()
     for level, other in ((old, new), (new, old)):
-        for name, child in {} if level is None else level.children.items():
-            if level is None or id(child) in shown:
+        for name, child in level.children.items():
+            if id(child) in shown:
                 continue
             if child.fit is not None:
                 in_list = child.fit.values is not None and not child.fit.negated
@@ -71,10 +73,10 @@ def witnesses(old: ChildNodes | None, new: ChildNodes | None) -> Iterator[Witnes
                     yield Witness(name, child.key, value, listed=in_list and child.fit.fits(value))
             elif (entry := _reaching(level, other, name, child)) is not None:
                 yield Witness(name, *entry)
-                twin = None if other is None else other.children.get(name)
-                if other is not None and twin is not None and other.child(*entry) is twin:
+                twin = other.children.get(name)
+                if twin is not None and other.child(*entry) is twin:
                     shown.add(id(twin))
-    if old is not None and new is not None:
+    if old.node is not None and new.node is not None:
         for first, second in _overlaps(_wildcards(old), _wildcards(new)):
             if (entry := _in_both(old, new, first, second)) is not None:
                 yield Witness(f"{first} and {second}", *entry)
@@ -114,7 +116,7 @@ def lookup_witnesses(old: Domain | None, new: Domain | None) -> list[Witness]:
     return found
 
 
-def _reaching(level: ChildNodes, other: ChildNodes | None, name: str, child: Node) -> _Entry | None:
+def _reaching(level: ChildNodes, other: ChildNodes, name: str, child: Node) -> _Entry | None:
     """An entry that reaches the child: of those with any text, one that the other level has nothing special for."""
     best: _Entry | None = None
     least = _SPECIFIC
@@ -130,10 +132,10 @@ def _reaching(level: ChildNodes, other: ChildNodes | None, name: str, child: Nod
 _SPECIFIC: Final = 3
 
 
-def _specific(other: ChildNodes | None, name: str, entry: _Entry) -> int:
+def _specific(other: ChildNodes, name: str, entry: _Entry) -> int:
     """0: in the other level the entry reaches the descriptor of the same name, or nothing; else it is less suitable."""
-    found = None if other is None else other.child(*entry)
-    if other is None or found is other.children.get(name):
+    found = other.child(*entry)
+    if found is other.children.get(name):
         return 0
     return 1 if found is None or found.key_only else 2
 
