@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
@@ -67,6 +68,9 @@ class Algorithm(Protocol):
     def hit(self, state: State | None, limit: "Limit", cost: int, now: int) -> "tuple[State | None, Decision]":
         """Charge `cost` at `now`: the new state, and the decision."""
 
+    def owe(self, state: State | None, limit: "Limit", cost: int, now: int, /) -> State | None:
+        """Charge a cost above 0 that has come about, whatever there is room for: the new state."""
+
     def problem(self, limit: "Limit", /) -> str | None:
         """The reason why it cannot count this limit, or None."""
 
@@ -119,6 +123,23 @@ class Kind:
         """Charge `cost` to the counter, and to the second one: the new states, and the decision."""
         state, decision = charge(state, limit, cost, now)
         return state, second, decision
+
+    def owe(
+        self, algorithm: Algorithm, state: State | None, second: State | None, limit: "Limit", cost: int, now: int
+    ) -> "tuple[State | None, State | None, Decision]":
+        """Charge a cost that has come about, whatever there is room for: as `hit`, and the decision on a look after it.
+
+        Its `over` is the part of the cost that lies above the limit.
+        """
+        _, before = algorithm.hit(state, limit, 0, now)
+        if cost:
+            state = algorithm.owe(state, limit, cost, now)
+        state, second, look = self.hit(algorithm.hit, state, second, limit, 0, now)
+        room = before.remaining
+        look.over = max(0, min(cost, cost + limit.exceed - room))
+        if cost and not room and look.allowed:  # a bucket that gets no tokens keeps no debt
+            look.allowed, look.retry_after = False, NEVER
+        return state, second, look
 
     def deny(self, second: State | None, limit: "Limit", cost: int, charged: int, now: int) -> tuple[State | None, int]:
         """Apply a denied hit of a bundle: the new state of the second counter, and how much of it is charged."""
@@ -173,6 +194,8 @@ class Kind:
     # What may be done with its hits.
     in_runs: ClassVar[bool] = True
     """Equal hits may be charged in one step, if those of the algorithm may."""
+    why_not_settled: ClassVar[str] = ""
+    """Why no cost that comes about later can be charged to it."""
     moved_by_denials: ClassVar[bool] = True
     """Denied hits are charged to its counter, if `count_refused`."""
     longest_denial: ClassVar[int] = MAX_WINDOW
@@ -279,11 +302,13 @@ class Limit:
     """The regions of the deployment share it; None: each region counts by itself, as if there were no others."""
     kind: Kind = PLAIN
     """What it is beside these numbers: with a block after denials, a member of a pool, …"""
+    owes: bool = False
+    """What is charged by it has come about: it is charged in full, whatever there is room for."""
     apart: bool = field(init=False, repr=False, compare=False)
-    """`kind.apart`."""
+    """A hit needs more than the algorithm's `hit`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "apart", self.kind.apart)  # frozen
+        object.__setattr__(self, "apart", self.kind.apart or self.owes)  # frozen
 
     @property
     def capacity(self) -> int:
@@ -382,6 +407,12 @@ class Limit:
     def floor(self) -> "Limit | None":
         """The part that a region has of it by itself, if home grants it the rest and there is a floor."""
         return None if self.regions is None else self.regions.floor
+
+
+@lru_cache(1024)
+def settling(limit: Limit) -> Limit:
+    """The limit by which costs that have come about are charged."""
+    return replace(limit, owes=True)
 
 
 class RegionMode(StrEnum):

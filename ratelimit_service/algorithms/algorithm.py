@@ -11,6 +11,10 @@ Laws, each held by a property test on every algorithm:
 4. Cost 0 changes nothing. A cost below 0 is a refund: always allowed, and never beyond an untouched counter.
 5. A clock that goes backwards never makes room again.
 
+`owe(state, limit, cost, now) -> state` charges a cost above 0 that has come about, whatever there is room for, and so
+may leave a *debt*: what is held above the limit. In debt every hit is denied, with nothing left. A debt is bounded: it
+lasts for no longer than the algorithm remembers, two windows at most, or in a bucket a window or what it takes to fill.
+
 Integers only, all time in microseconds, so that the Lua twin, the file of the same name beside it, computes the same
 numbers. A twin is a Lua chunk that returns a table of functions; `stores/redis/batch.lua` puts them together:
 
@@ -18,6 +22,7 @@ numbers. A twin is a Lua chunk that returns a table of functions; `stores/redis/
                                                as in Python, 1 and 0 for the boolean; states are values, never mutated.
                                                `left` is what remains, `room` what remained before: the cost over the
                                                limit follows from these, also for a run of equal hits
+    owe(state, limit, cost, now)  -> state     as in Python
     load(key, limit, now)         -> state     the value of the key in Redis, or nil; may read only what it needs; a
                                                value that is not a state is nil too, and the next charge overwrites it
     save(key, state, limit, now)               write it with its expiry in one command, or delete the key when it is nil

@@ -60,6 +60,13 @@ local function hit(state, limit, cost, now)
   return state, 0, room, room, reset, retry
 end
 
+local function owe(state, limit, cost, now)
+  if state and state[1] > now then
+    return {state[1], min(state[2] + cost, CEILING)}
+  end
+  return {end_of(limit, now), min(cost, CEILING)}
+end
+
 -- The end of the next window, of the one whose end is the latest.
 local function latest(limit, now)
   return end_of(limit, limit.first_request == 1 and now + limit.window or end_of(limit, now))
@@ -101,4 +108,4 @@ local function give(state, limit, units, term_end, now)
   return count > units and {ends, count - units} or nil
 end
 
-return {hit = hit, ahead = ahead, clamp = clamp, term_end = term_end, give = give}
+return {hit = hit, owe = owe, ahead = ahead, clamp = clamp, term_end = term_end, give = give}

@@ -9,6 +9,7 @@ others. At the edge of two windows twice the limit can pass within one window's 
 State: the end of the window, and the count. Hot path.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -65,6 +66,17 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
     if cost < 0:
         return (end, count), Decision(True, left if left > 0 else 0, 0, reset, 0)
     return state, Decision(left >= 0, left if left > 0 else 0, 0, reset, 0 if left >= 0 else reset)
+
+
+def owe(state: State | None, limit: Limit, cost: int, now: int) -> State | None:
+    """As algorithm.py says: a count above the limit, which ends with the window."""
+    return hit(state, _in_full(limit), cost, now)[0]
+
+
+@lru_cache(1024)
+def _in_full(limit: Limit) -> Limit:
+    """The limit by which all that is denied is charged."""
+    return replace(limit, count_refused=True, crossing_only=False)
 
 
 def term(limit: Limit) -> int:

@@ -178,6 +178,23 @@ local function hit(state, limit, cost, now)
   return state, allowed and 1 or 0, max(0, most - before), max(left, 0), state and state[1] - now or 0, retry
 end
 
+local function owe(state, limit, cost, now)
+  local most = limit.requests + limit.exceed
+  local after, allowed = hit(state, limit, cost, now)
+  if allowed == 1 then
+    return after
+  end
+  cost = min(cost, most + 1)
+  if not state or state[1] <= now then
+    return add(nil, 0, 0, limit.window, now, cost)
+  end
+  local base = state[TOP] + state[ADDED] + cost - most - 1
+  local gone = count(state, number_at, base)
+  -- Of the entry with the oldest unit some are kept, unless all units are new.
+  gone = cost <= most and gone - 1 or gone
+  return add(state, gone, base, limit.window, max(state[1] - limit.window, now), cost)
+end
+
 local function save(key, state, limit, now)
   if not state then
     call('DEL', key)
@@ -242,4 +259,4 @@ local function clamp(state, limit, now)
   }
 end
 
-return {load = load, hit = hit, save = save, ahead = ahead, clamp = clamp}
+return {load = load, hit = hit, owe = owe, save = save, ahead = ahead, clamp = clamp}

@@ -106,6 +106,19 @@ def hit(  # noqa: PLR0912 - hot: a call costs as much as a third of it
     return state, Decision(allowed, left if left > 0 else 0, over, 0 if state is None else newest - now, retry)
 
 
+def owe(state: bytes | None, limit: Limit, cost: int, now: int) -> bytes | None:
+    """As algorithm.py says: one unit more than the limit is kept, until its moment; older ones decide nothing."""
+    most = limit.requests + limit.exceed
+    after, decision = hit(state, limit, cost, now)
+    if decision.allowed:
+        return after
+    cost = min(cost, most + 1)
+    end = now + limit.window
+    if state is None or _moment(state)[0] <= now:
+        return _MOMENT.pack(end) + _NUMBER.pack(cost) + _NUMBER.pack(0)
+    return _push(state, max(end, _moment(state)[0]), cost, most + 1)
+
+
 def _push(state: bytes, end: int, cost: int, units: int) -> bytes:
     """The newest `units` units of the log with one more entry of this cost."""
     count = len(state) // _ENTRY

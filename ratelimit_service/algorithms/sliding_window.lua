@@ -27,24 +27,26 @@ local function room(ends, previous, current, window, most)
   return ends - (rest > 0 and in_view or in_view - 1)
 end
 
+-- -> the end of the current window, or of a later one before whose begin the clock has stepped back; the counts
+local function counts_of(state, window, now)
+  local ends = now - now % window + window
+  if not state or state[1] <= now then
+    return ends, 0, 0
+  end
+  local last = state[1] - 1
+  last = last - last % window
+  if last < ends then
+    return ends, state[3], 0
+  end
+  return last, state[2], state[3]
+end
+
 local function hit(state, limit, cost, now)
   local window = limit.window
   local most = limit.requests + limit.exceed
-  local ends = now - now % window + window
-  local in_view = ends - now
-  local previous, current = 0, 0
-  if state and state[1] > now then
-    local last = state[1] - 1
-    last = last - last % window
-    if last < ends then
-      previous = state[3]
-    else
-      previous, current = state[2], state[3]
-      if last > ends then
-        ends, in_view = last, window
-      end
-    end
-  else
+  local ends, previous, current = counts_of(state, window, now)
+  local in_view = min(ends - now, window)
+  if state and state[1] <= now then
     state = nil
   end
   local before = muldiv(in_view, previous, window) + current
@@ -72,6 +74,11 @@ local function hit(state, limit, cost, now)
     retry = cost > most and NEVER or room(ends, previous, current, window, most - cost) - now
   end
   return state, allowed and 1 or 0, max(0, most - before), max(left, 0), state and state[1] - now or 0, retry
+end
+
+local function owe(state, limit, cost, now)
+  local ends, previous, current = counts_of(state, limit.window, now)
+  return state_of(ends, previous, max(current, min(current + cost, MAX_REQUESTS)), limit.window)
 end
 
 local function ahead(limit)
@@ -107,4 +114,4 @@ local function give(state, limit, units, term_end, now)
   return state and state[1] > now and state or nil
 end
 
-return {hit = hit, ahead = ahead, clamp = clamp, term_end = term_end, give = give}
+return {hit = hit, owe = owe, ahead = ahead, clamp = clamp, term_end = term_end, give = give}

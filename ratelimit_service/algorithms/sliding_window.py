@@ -73,6 +73,22 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
     return state, Decision(allowed, left if left > 0 else 0, over, gone - now, retry)
 
 
+def owe(state: bytes | None, limit: Limit, cost: int, now: int) -> bytes | None:
+    """As algorithm.py says: the count of the current window above the limit, which fades in the next one."""
+    window = limit.window
+    end = now - now % window + window
+    previous = current = 0
+    if state is not None:
+        gone, previous, current = STATE.unpack(state)
+        if gone <= now:
+            previous = current = 0
+        elif gone <= end:
+            previous, current = current, 0
+        elif gone > end + window:
+            end = (gone - 1) // window * window
+    return _state(end, previous, max(current, min(current + cost, MAX_REQUESTS)), window, now)[0]
+
+
 def term(limit: Limit) -> int:
     """As Leasing says."""
     return length_of_term(limit.window, limit.window, limit.longest_term)

@@ -1,7 +1,7 @@
 -- Twin of sub_windows.py.
 -- State: {moment from which the newest count is too old, newest count, older counts ...}. In Redis: integers.
 
-local NONE = {}
+local NONE, CEILING = {}, 2^52
 
 local function may_stay(state, last, room)
   local i = 2
@@ -12,22 +12,40 @@ local function may_stay(state, last, room)
   return i - 2
 end
 
+-- The current part, or a later one before which the clock has stepped back; how many parts old the newest count is; and
+-- where the oldest in view stands in the state.
+local function place(state, kept, part, now)
+  local index = floor(now / part)
+  if not state or state[1] <= now then
+    return index, 0, 1
+  end
+  local newest = ceil(state[1] / part) - kept
+  if newest > index then
+    index = newest
+  end
+  local age = index - newest
+  return index, age, min(#state, 1 + kept - age)
+end
+
+-- The state with this count of the current part.
+local function charged(state, count, index, age, last, kept, part)
+  local fresh = {(index + kept) * part, count, unpack(state or NONE, age == 0 and 3 or 2, last)}
+  if last >= 2 then
+    for _ = 1, age - 1 do
+      table.insert(fresh, 3, 0)
+    end
+  end
+  return fresh
+end
+
 -- Counts are read from `state` between `first` and `last`: the newest, which is `age` parts old, and the oldest in view.
 local function hit(state, limit, cost, now)
   local most = limit.requests + limit.exceed
   local kept = limit.parts + 1
   local part = ceil(limit.window / limit.parts)
-  local index = floor(now / part)
-  local first, last = 2, 1
-  local age = 0
-  if state and state[1] > now then
-    local newest = ceil(state[1] / part) - kept
-    if newest > index then
-      index = newest
-    end
-    age = index - newest
-    last = min(#state, 1 + kept - age)
-  else
+  local index, age, last = place(state, kept, part, now)
+  local first = 2
+  if last < first then
     state = nil
   end
   local before = 0
@@ -40,15 +58,10 @@ local function hit(state, limit, cost, now)
   local total = before
   if cost > 0 and (allowed or (limit.count_refused == 1 and cost <= most)) then
     local newest = (age == 0 and first <= last) and state[2] or 0
-    local charged = max(newest, min(newest + cost, most + 1))
-    local fresh = {(index + kept) * part, charged, unpack(state or NONE, age == 0 and 3 or 2, last)}
-    if first <= last then
-      for _ = 1, age - 1 do
-        table.insert(fresh, 3, 0)
-      end
-    end
-    total = before - newest + charged
-    state, last, age = fresh, #fresh, 0
+    local count = max(newest, min(newest + cost, most + 1))
+    total = before - newest + count
+    state = charged(state, count, index, age, last, kept, part)
+    last, age = #state, 0
   elseif cost < 0 then
     allowed = true
     local back = -cost
@@ -74,6 +87,15 @@ local function hit(state, limit, cost, now)
     retry = cost > most and NEVER or (index - age + kept - may_stay(state, last, most - cost)) * part - now
   end
   return state, allowed and 1 or 0, max(0, most - before), max(left, 0), state and state[1] - now or 0, retry
+end
+
+local function owe(state, limit, cost, now)
+  local kept = limit.parts + 1
+  local part = ceil(limit.window / limit.parts)
+  local index, age, last = place(state, kept, part, now)
+  local newest = (age == 0 and last >= 2) and state[2] or 0
+  local most = max(limit.requests + limit.exceed + 1, floor(CEILING / kept))
+  return charged(state, max(newest, min(newest + cost, most)), index, age, last, kept, part)
 end
 
 local function ahead(limit)
@@ -109,4 +131,4 @@ local function give(state, limit, units, term_end, now)
   return first <= #given and last > now and {last, unpack(given, first)} or nil
 end
 
-return {hit = hit, ahead = ahead, clamp = clamp, term_end = term_end, give = give}
+return {hit = hit, owe = owe, ahead = ahead, clamp = clamp, term_end = term_end, give = give}

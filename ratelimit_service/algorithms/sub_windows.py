@@ -24,6 +24,9 @@ room_after: Final = room_at_reset
 
 State = tuple[int, ...]
 
+_CEILING: Final = 2**52
+"""Of all parts together, but for what a limit and a unit come to."""
+
 _STAGGERED: Final = 8
 """Terms of a part, from which on instances have phases."""
 
@@ -81,6 +84,23 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
     if not allowed:
         retry = NEVER if cost > most else end - (age + _may_stay(counts, most - cost)) * part - now
     return state, Decision(allowed, left if left > 0 else 0, over, 0 if state is None else state[0] - now, retry)
+
+
+def owe(state: State | None, limit: Limit, cost: int, now: int) -> State | None:
+    """As algorithm.py says: the newest count above the limit, until its part is too old."""
+    parts = limit.parts
+    part = -(-limit.window // parts)
+    end = (now // part + parts + 1) * part
+    counts: tuple[int, ...] = ()
+    age = 0
+    if state is not None and state[0] > now:
+        end, last = max(end, state[0]), state[0]
+        age = (end - last) // part
+        counts = state[1 : parts + 2 - age]
+    most = max(limit.requests + limit.exceed + 1, _CEILING // (parts + 1))
+    if counts and not age:
+        return (end, max(counts[0], min(counts[0] + cost, most)), *counts[1:])
+    return _opened(end, min(cost, most), age, counts)
 
 
 def term(limit: Limit) -> int:

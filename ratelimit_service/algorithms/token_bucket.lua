@@ -109,6 +109,40 @@ local function hit(state, limit, cost, now)
   return state, 0, fits, left, reset, retry
 end
 
+-- The time until the moment of a state, which is to come, in microseconds and L-ths of one.
+local function missing_until(state, rate, now)
+  if state[2] > 0 and state[2] < rate then
+    return state[1] - now - 1, state[2]
+  end
+  return state[1] - now, 0
+end
+
+local function owe(state, limit, cost, now)
+  local rate = limit.requests
+  if rate == 0 then
+    return state
+  end
+  local missing, part = 0, 0
+  if state and state[1] > now then
+    missing, part = missing_until(state, rate, now)
+  end
+  local full, full_part = time_of((limit.burst > 0 and limit.burst or rate) + limit.exceed, limit)
+  local most, most_part = plus(full, full_part, limit.window, 0, rate)
+  if full >= limit.window then
+    most, most_part = plus(full, full_part, full, full_part, rate)
+  end
+  if missing > most or (missing == most and part >= most_part) then
+    return state
+  end
+  -- More tokens than a bucket has, and those of a window, are more than the bound.
+  local time, time_part = time_of(min(cost, tokens_of(most, most_part, limit) + 1), limit)
+  missing, part = plus(missing, part, time, time_part, rate)
+  if missing > most or (missing == most and part > most_part) then
+    missing, part = most, most_part
+  end
+  return {now + missing + (part > 0 and 1 or 0), part}
+end
+
 -- The largest debt that a charge leads to, with a clock a window ahead.
 local function deepest(limit)
   local burst = limit.burst > 0 and limit.burst or limit.requests
@@ -138,14 +172,6 @@ local function leased_from(state, term_end)
   return state and state[1] > term_end and state or {term_end, 0}
 end
 
--- The time until the moment of a state, which is to come, in microseconds and L-ths of one.
-local function missing_until(state, rate, now)
-  if state[2] > 0 and state[2] < rate then
-    return state[1] - now - 1, state[2]
-  end
-  return state[1] - now, 0
-end
-
 local function give(state, limit, units, term_end, now)
   if not state or state[1] <= now then
     return state
@@ -165,6 +191,6 @@ local function give(state, limit, units, term_end, now)
 end
 
 return {
-  hit = hit, ahead = ahead, clamp = clamp, term_end = term_end, leased_from = leased_from, give = give,
+  hit = hit, owe = owe, ahead = ahead, clamp = clamp, term_end = term_end, leased_from = leased_from, give = give,
   time_of = time_of, tokens_of = tokens_of, plus = plus, minus = minus, missing_until = missing_until,
 }

@@ -97,6 +97,20 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
     return state, Decision(allowed, left if left > 0 else 0, over, reset, retry)
 
 
+def owe(state: bytes | None, limit: Limit, cost: int, now: int) -> bytes | None:
+    """As algorithm.py says: beyond an empty bucket a window's tokens, or as many as it holds."""
+    rate, window = limit.requests, limit.window
+    if not rate:
+        return state
+    before = 0
+    if state is not None:
+        moment, part = STATE.unpack(state)
+        before = missing_until(moment, part, rate, now) if moment > now else 0
+    full = ((limit.burst or rate) + limit.exceed) * window
+    missing = max(before, min(before + cost * window, full + max(full, rate * window)))
+    return STATE.pack(now - -missing // rate, missing % rate)
+
+
 def missing_until(moment: int, part: int, rate: int, now: int) -> int:
     """L-ths of a microsecond until the moment of a state, which is to come. `hit` has it in its own lines: 60 ns."""
     return (moment - now) * rate + (part - rate if 0 < part < rate else 0)

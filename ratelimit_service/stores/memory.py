@@ -186,14 +186,20 @@ class MemoryStore:
 
     def _run(self, hit: Hit, cost: int, states: States, now: int) -> Decision:
         """Charge `cost`, and put the new states of the counter, and of its second one, into `states`."""
-        key, limit, charge = hit.key, hit.limit, hit.rule.algorithm.hit
+        key, limit, algorithm = hit.key, hit.limit, hit.rule.algorithm
         state = self._state(key, states)
-        if not limit.kind.paired:
-            states[key], decision = charge(state, limit, cost, now)
+        if not limit.apart:
+            states[key], decision = algorithm.hit(state, limit, cost, now)
             return decision
-        second = second_key(hit)
-        before = self._state(second, states)
-        states[key], states[second], decision = limit.kind.hit(charge, state, before, limit, cost, now)
+        kind = limit.kind
+        second = second_key(hit) if kind.paired else ""
+        before = self._state(second, states) if second else None
+        if limit.owes:
+            states[key], after, decision = kind.owe(algorithm, state, before, limit, cost, now)
+        else:
+            states[key], after, decision = kind.hit(algorithm.hit, state, before, limit, cost, now)
+        if second:
+            states[second] = after
         return decision
 
     def _state(self, key: str, states: States) -> State | None:

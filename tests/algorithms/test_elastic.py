@@ -22,7 +22,7 @@ from ratelimit_service.model import NEVER, PLAIN, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.system.clock import SECOND
-from tests.algorithms.test_twins import Batch, hit, in_memory, in_redis, rule
+from tests.algorithms.test_twins import Batch, hit, in_memory, in_redis, rule, settle
 
 SUB_WINDOWS = open_algorithm("sub_windows")
 T0 = 1_790_000_000 * SECOND
@@ -275,7 +275,8 @@ def a_batch_history(random: Random) -> list[tuple[int, Batch]]:
                 cost = random.choice(
                     [1, 1, 2, 5, 0, -1, -3, random.choice([10**5, 2**47, 2**50]) if random.random() < 0.2 else 1]
                 )
-                hits.append(hit(book[number], f"m{number}", cost))
+                settles = cost >= 0 and random.random() < 0.1
+                hits.append((settle if settles else hit)(book[number], f"m{number}", cost))
             batch.append(hits)
         history.append((now, batch))
     return history

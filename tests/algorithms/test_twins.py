@@ -14,7 +14,7 @@ from redis import Redis as Client
 from ratelimit_service.algorithms import NAMES, Algorithm, open_algorithm
 from ratelimit_service.algorithms.kinds import Block, Queue
 from ratelimit_service.algorithms.kinds import queue as leaky_queue
-from ratelimit_service.model import MAX_REQUESTS, PLAIN, Decision, Kind, Limit, Queued, Unit
+from ratelimit_service.model import MAX_REQUESTS, PLAIN, Decision, Kind, Limit, Queued, Unit, settling
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
@@ -45,6 +45,14 @@ Batch = list[list[Hit]]
 
 def hit(rule: Rule, key: str, cost: int, together: int = 0) -> Hit:
     return Hit(rule, key, cost, tally=Tally(), quota=False, together=together)
+
+
+def settle(rule: Rule, key: str, cost: int) -> Hit:
+    """A cost that has come about."""
+    assert rule.limit is not None
+    made = hit(rule, key, cost)
+    made.limit = settling(rule.limit)
+    return made
 
 
 def rule(name: str, limit: Limit) -> Rule:
@@ -149,14 +157,20 @@ def a_history(random: Random) -> list[tuple[int, Batch]]:
                 chosen = rules[number]
                 assert chosen.limit is not None
                 key = f"{number}/{random.randint(0, 1)}"
-                hits.append(hit(chosen, key, a_cost(random, chosen.limit), random.choice([0, 0, 1, 2])))
+                cost = a_cost(random, chosen.limit)
+                if cost >= 0 and random.random() < 0.15:
+                    hits.append(settle(chosen, key, cost))
+                else:
+                    hits.append(hit(chosen, key, cost, random.choice([0, 0, 1, 2])))
             batch.append(hits)
         if random.random() < 0.3:  # many ask the same at once, among others
             limit = rules[0].limit
             assert limit is not None
             cost = a_cost(random, limit) if random.random() < 0.3 else random.choice([1, 1, 2, 3])
             for _ in range(random.randint(2, 12)):
-                batch.insert(random.randrange(len(batch) + 1), [hit(rules[0], "0/0", cost)])
+                settles = cost >= 0 and random.random() < 0.1
+                one = settle(rules[0], "0/0", cost) if settles else hit(rules[0], "0/0", cost)
+                batch.insert(random.randrange(len(batch) + 1), [one])
         history.append((now, batch))
     return history
 
@@ -200,8 +214,8 @@ def test_a_twin_answers_as_the_python_does_step_by_step(client: Client, seed: in
 
     for step, (expected, got) in enumerate(zip(in_memory(history), in_redis(client, history), strict=True)):
         now, each = hits[step]
-        before = [(at, h.cost, h.together) for at, h in hits[:step] if h.key == each.key]
-        assert got == expected, (now, each.rule.algorithm.name, each.rule.limit, each.cost, each.together, before)
+        before = [(at, h.cost, h.together, h.limit.owes) for at, h in hits[:step] if h.key == each.key]
+        assert got == expected, (now, each.rule.algorithm.name, each.limit, each.cost, each.together, before)
 
 
 def test_a_turn_of_a_queue_is_given_back_as_in_the_python(client: Client) -> None:

@@ -5,23 +5,23 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis as Client
 
-from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.algorithms.kinds import Synced, synced
-from ratelimit_service.model import Limit, RegionMode, Regions, Unit
+from ratelimit_service.model import PLAIN, Limit, RegionMode, Regions, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.exchanges import MAX_EXCHANGES, Exchanges, SyncScript
 from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.system.clock import DAY, SECOND
-from tests.algorithms.test_twins import hit, rule
+from tests.algorithms.test_twins import hit, rule, settle
 from tests.clocks import Clock, stay_within
 from tests.parts import parts_of
 from tests.redis import start_redis
@@ -64,13 +64,20 @@ def test_a_twin_answers_and_plans_as_the_python_does(client: Client, seed: int) 
     for _ in range(40):
         clock.now += random.choice([0, 1, SECOND // 20, SECOND, 9 * SECOND, -SECOND])
         end = state[0] if state else T0
-        match random.choice(["hit", "hit", "hit", "collect", "deposit"]):
-            case "hit":
+        match random.choice(["hit", "hit", "hit", "settle", "collect", "deposit"]):
+            case "hit" | "settle" as what:
                 charged = hit(of_limit, "a", random.choice([0, 1, 1, 3, limit.requests, -1, -5]))
+                if what == "settle":
+                    charged = settle(of_limit, "a", abs(charged.cost))
                 keys, arguments, runs = script.encode(parts_of([charged]))
                 answer = script.decode(call(keys, arguments), runs)
                 before = state
-                state, decision = synced.hit(state, limit, charged.cost, clock.now)
+                if what == "settle":
+                    state, _, decision = PLAIN.owe(
+                        cast("Algorithm", synced), state, None, limit, charged.cost, clock.now
+                    )
+                else:
+                    state, decision = synced.hit(state, limit, charged.cost, clock.now)
                 wait = synced.NOT_NOW
                 if state != before:
                     state, wait = synced.plan(state, limit, interval, clock.now)

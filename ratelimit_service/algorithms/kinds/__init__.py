@@ -7,9 +7,10 @@
                                                algorithm.py says, and `hit`, the function of its algorithm
     charge(state, second, limit, cost, now)  -> state, second, allowed, room, left, reset_after, retry_after
                                                of a kind with a second counter: as `Kind.hit`, with `limit.hit`
+    owe(state, second, limit, cost, now)  ->   the same, as `Kind.owe`, with `limit.owe` too
     deny(second, limit, cost, charged, now)  -> second, charged
                                                as `Kind.deny`; may be missing
-    hit, load, save, ahead, clamp              as of an algorithm, in whose place they are
+    hit, owe, load, save, ahead, clamp         as of an algorithm, in whose place they are
 
 `tell(key, what)` is for what the kind has found of a counter: a number that is tallied (`Kind.found`).
 

@@ -67,6 +67,20 @@ local function charge(state, block, limit, cost, now)
   return after, block, 0, room, -lasts, max(lasts, reset), retry == NEVER and NEVER or max(lasts, retry)
 end
 
+local function owe(state, block, limit, cost, now)
+  local after, allowed, room, left, reset, retry = twin('settle').charge(state, limit, cost, now)
+  block = in_force(block, now)
+  local lasts = block and max(0, block[2] - now) or 0
+  if lasts == 0 and cost > 0 and allowed == 0 then
+    block = start(block, limit, now)
+    lasts = block[3]
+  end
+  if lasts == 0 then
+    return after, block, allowed, room, left, reset, retry
+  end
+  return after, block, 0, room, -lasts, max(lasts, reset), retry == NEVER and NEVER or max(lasts, retry)
+end
+
 local function deny(block, limit, cost, charged, now)
   if cost <= 0 then
     return block, charged
@@ -82,4 +96,4 @@ local function read(limit, batch, from)
   return from + 2
 end
 
-return {read = read, charge = charge, deny = deny}
+return {read = read, charge = charge, owe = owe, deny = deny}

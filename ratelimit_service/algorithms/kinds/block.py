@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ratelimit_service.model import NEVER, Algorithm, Blocked, Charge, Decision, Kind, Limit, State
+from ratelimit_service.model import NEVER, PLAIN, Algorithm, Blocked, Charge, Decision, Kind, Limit, State
 from ratelimit_service.system.clock import duration_in_words
 
 BlockState = tuple[int, int, int]
@@ -55,6 +55,23 @@ class Block(Kind):
             return state, block, decision
         block = self._start(block, now)
         return state, block, _denial(decision.retry_after, decision.over, decision.reset_after, block[2])
+
+    def owe(
+        self,
+        algorithm: Algorithm,
+        state: State | None,
+        second: BlockState | None,
+        limit: Limit,
+        cost: int,
+        now: int,
+    ) -> tuple[State | None, BlockState | None, Decision]:
+        """As Kind says. What leaves the counter above its limit starts a block; it prolongs none."""
+        state, _, look = PLAIN.owe(algorithm, state, None, limit, cost, now)
+        block, rest = _in_force(second, now), self.rest(second, now)
+        if not rest and cost and not look.allowed:
+            block = self._start(block, now)
+            rest = block[2]
+        return state, block, _denial(look.retry_after, look.over, look.reset_after, rest) if rest else look
 
     def deny(
         self, second: BlockState | None, limit: Limit, cost: int, charged: int, now: int

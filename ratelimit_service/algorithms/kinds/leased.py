@@ -43,6 +43,7 @@ class Leased(Kind):
     longest_denial = SECOND // 20
     """Home may have room again before the wait is over. Of a flood 20 hits a second reach the region's Redis, and a
     twentieth of a second is lost at most."""
+    why_not_settled = "regions: leased: a region cannot spend what home has not granted; take central or synced"
     why_not_leased = "regions: leased: processes do not lease from what regions share"
 
     def counted(self, limit: Limit) -> Limit:

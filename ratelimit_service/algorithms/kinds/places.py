@@ -151,6 +151,11 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
     return state, Decision(allowed, left, over, reset, retry)
 
 
+def owe(state: bytes | None, _limit: Limit, _cost: int, _now: int) -> bytes | None:
+    """As algorithm.py says: places are held, none is owed."""
+    return state
+
+
 def _live(state: bytes | None, now: int) -> tuple["array[int]", bytes, int, int]:
     """The scores and the holders of places that are held, how many places these are, and how many have ended."""
     scores = array("q")

@@ -46,6 +46,17 @@ local function charge(state, pool, limit, cost, now)
   return state, pool, 0, room, room, reset, either(by_right_after, on_loan_after)
 end
 
+local function owe(state, pool, limit, cost, now)
+  local counter = limit.second
+  local room = select(4, limit.hit(state, limit, 0, now))
+  if cost > 0 then
+    pool = bucket.hit(pool, counter, min(cost, (select(4, bucket.hit(pool, counter, 0, now)))), now)
+    state = limit.owe(state, limit, cost, now)
+  end
+  local _, _, allowed, _, left, reset, retry = charge(state, pool, limit, 0, now)
+  return state, pool, allowed, room, left, reset, retry
+end
+
 local function right_of(limit)
   local right = {}
   for name, value in pairs(limit) do
@@ -67,4 +78,4 @@ local function read(limit, batch, from, now)
   return from + 4
 end
 
-return {read = read, charge = charge}
+return {read = read, charge = charge, owe = owe}

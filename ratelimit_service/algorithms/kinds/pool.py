@@ -112,6 +112,15 @@ class Elastic(Kind):
         reset = charge(state, limit, 0, now)[1].reset_after
         return state, pool, Decision(False, room, over, reset, _either(by_right_after, on_loan_after))
 
+    def owe(
+        self, algorithm: Algorithm, state: State | None, second: State | None, limit: Limit, cost: int, now: int
+    ) -> tuple[State | None, State | None, Decision]:
+        """As Kind says; the pool owes a window's requests at most."""
+        if cost:
+            left = max(0, self.free(second, now) + self.pool.requests)
+            second, _ = token_bucket.hit(second, self.counter, min(cost, left), now)
+        return Kind.owe(self, algorithm, state, second, limit, cost, now)
+
     def free(self, pool: State | None, now: int) -> int:
         """The units that the pool has room for, without a debt; below 0 in debt."""
         return token_bucket.hit(pool, self.counter, 0, now)[1].remaining - self.pool.requests

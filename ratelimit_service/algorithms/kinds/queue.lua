@@ -54,6 +54,27 @@ local function hit(state, limit, cost, now)
   return {now + reset, part}, queued and 2 or 1, left, left, reset, queued and wait or 0
 end
 
+local function owe(state, limit, cost, now)
+  local rate = limit.requests
+  if rate == 0 then
+    return state
+  end
+  local missing, part = 0, 0
+  if state and state[1] > now then
+    missing, part = bucket.missing_until(state, rate, now)
+  end
+  local most = limit.max_delay + limit.window
+  if missing >= most then
+    return state
+  end
+  local time, time_part = bucket.time_of(min(cost, bucket.tokens_of(most, 0, limit) + 1), limit)
+  missing, part = plus(missing, part, time, time_part, rate)
+  if missing >= most then
+    missing, part = most, 0
+  end
+  return {now + missing + (part > 0 and 1 or 0), part}
+end
+
 local function ahead(limit)
   return limit.requests == 0 and math.huge or limit.max_delay + 2 * limit.window
 end
@@ -62,4 +83,4 @@ local function clamp(state, limit, now)
   return {now + limit.max_delay + 2 * limit.window, 0}
 end
 
-return {read = read, hit = hit, ahead = ahead, clamp = clamp}
+return {read = read, hit = hit, owe = owe, ahead = ahead, clamp = clamp}

@@ -19,7 +19,7 @@ from ratelimit_service.algorithms.token_bucket import STATE, missing_until, prob
 from ratelimit_service.model import NEVER, PLAIN, Algorithm, Decision, Kind, Limit, Queued
 from ratelimit_service.system.clock import delay_in_words
 
-__all__ = ["Queue", "hit", "leases", "name", "problem", "room_after"]
+__all__ = ["Queue", "hit", "leases", "name", "owe", "problem", "room_after"]
 
 name: Final = "leaky_bucket"
 leases: Final = False
@@ -112,6 +112,19 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
     if wait and cost > 0:
         return state, Queued(True, _left(limit, missing), 0, reset, 0, wait, now + wait)
     return state, Decision(True, _left(limit, missing), 0, reset, 0)
+
+
+def owe(state: bytes | None, limit: Limit, cost: int, now: int) -> bytes | None:
+    """As algorithm.py says: parts of the outflow; beyond the longest delay a window at most. Nothing waits for them."""
+    rate, window = limit.requests, limit.window
+    if not rate:
+        return state
+    missing = 0
+    if state is not None:
+        moment, part = STATE.unpack(state)
+        missing = missing_until(moment, part, rate, now) if moment > now else 0
+    missing = max(missing, min(missing + cost * window, (limit.kind.max_delay + window) * rate))
+    return STATE.pack(now - -missing // rate, missing % rate)
 
 
 def _left(limit: Limit, missing: int) -> int:

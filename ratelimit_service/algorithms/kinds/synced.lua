@@ -20,6 +20,16 @@ local function hit(state, limit, cost, now)
   return after and {after[1], after[2] - others, others, exchange}, allowed, room, left, reset, retry
 end
 
+local function owe(state, limit, cost, now)
+  local count, others, exchange = nil, 0, 0
+  if state and state[1] > now then
+    others, exchange = state[3], state[4]
+    count = {state[1], state[2] + others}
+  end
+  local after = twin('fixed_window').owe(count, limit, cost, now)
+  return {after[1], after[2] - others, others, exchange}
+end
+
 -- -> state, the time until an exchange should begin or NOT_NOW
 local function plan(state, limit, now)
   if not state or state[1] <= now or state[2] * COLD < limit.requests then
@@ -74,5 +84,5 @@ local function read(limit, batch, from)
 end
 
 return {
-  read = read, hit = hit, save = save, ahead = ahead, clamp = clamp, collect = collect, deposit = deposit,
+  read = read, hit = hit, owe = owe, save = save, ahead = ahead, clamp = clamp, collect = collect, deposit = deposit,
 }

@@ -71,6 +71,17 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
     return (after[0], after[1] - others, others, exchange), decision
 
 
+def owe(state: State | None, limit: Limit, cost: int, now: int) -> State:
+    """As algorithm.py says: of the region's own count."""
+    count, others, exchange = None, 0, 0
+    if state is not None and state[0] > now:
+        end, own, others, exchange = state
+        count = (end, own + others)
+    after = fixed_window.owe(count, limit, cost, now)
+    assert after is not None, "something is charged"
+    return after[0], after[1] - others, others, exchange
+
+
 def plan(state: State | None, limit: Limit, interval: int, now: int) -> tuple[State | None, int]:
     """After a charge, the time until an exchange should begin, or NOT_NOW. Until it begins, no other one is planned."""
     if state is None or state[0] <= now or state[1] * _COLD < limit.requests:

@@ -7,8 +7,8 @@
 --            now in microseconds, or 0 for the time of Redis
 --            jitter: microseconds that the keys of aligned windows outlive their states; -1: nothing may be written,
 --              because all hits have cost 0
---            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES), requests, window, burst, parts,
---              first_request (2 for a calendar), count_refused (2: crossing_only), exceed, whether windows are aligned,
+--            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES; negative: what comes by it has come
+--              about and is charged in full, and answered as a look after it), requests, window, burst, parts, first_request (2 for a calendar), count_refused (2: crossing_only), exceed, whether windows are aligned,
 --              and the twin of its kind, 0 for a plain one; of a calendar then four edges, which fixed_window.lua
 --              explains; then what the twin of its kind reads
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
@@ -107,7 +107,8 @@ local function read_limits(batch, now, leases)
   local limits, whole, from, paired = {}, true, 4, false
   for i = 1, batch[3] do
     local kind = batch[from + 9] > 0 and twin(NAMES[batch[from + 9]])
-    local algorithm = NAMES[batch[from]]
+    local number = batch[from]
+    local algorithm = NAMES[number < 0 and -number or number]
     local found = kind and kind.hit and kind or twin(algorithm)
     limits[i] = {
       load = found.load,
@@ -132,6 +133,14 @@ local function read_limits(batch, now, leases)
       from = kind.read(limits[i], batch, from, now, algorithm)
       limits[i].paired = kind.charge and kind
       paired = paired or limits[i].paired
+    end
+    if number < 0 then
+      limits[i].look, limits[i].owe = found.hit, found.owe
+      if limits[i].paired then
+        limits[i].paired = {charge = kind.owe}
+      else
+        limits[i].hit = twin('settle').charge
+      end
     end
     limits[i].ahead = found.ahead(limits[i], now)
     limits[i].twin = leases and found

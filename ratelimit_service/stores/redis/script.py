@@ -352,7 +352,7 @@ class BatchScript:
             limit = self._floors.limit_of(rule, limit, int(monotonic() * SECOND))
         counted, calendar = kind.counted(limit), limit.calendar
         numbers: tuple[int, ...] = (
-            self._numbers[algorithm.name],
+            -self._numbers[algorithm.name] if limit.owes else self._numbers[algorithm.name],
             counted.requests,
             counted.window,
             counted.burst,
@@ -475,7 +475,7 @@ _Section = tuple[int, Iterable[tuple[str, list[Hit]]]]
 """The size of a bundle, or 0; and the hits on each counter."""
 
 
-_TWINS: Final = (*NAMES, "lease")
+_TWINS: Final = (*NAMES, "lease", "settle")
 
 _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log"})
 """Algorithms whose charges of one moment expire at one moment, however much they are."""
@@ -495,13 +495,13 @@ _WAITS: Final = -2
 def _runs(hits: Sequence[Hit]) -> list[list[Hit]]:
     """Hits on one counter, equal ones that follow each other as one run."""
     runs: list[list[Hit]] = []
-    rule, cost = None, 0
+    limit, cost = None, 0
     for hit in hits:
-        if hit.cost == cost and hit.rule is rule:
+        if hit.cost == cost and hit.limit is limit:
             runs[-1].append(hit)
         else:
             runs.append([hit])
-            rule, cost = (hit.rule, hit.cost) if hit.cost > 0 and _is_answered_in_a_run(hit) else (None, 0)
+            limit, cost = (hit.limit, hit.cost) if hit.cost > 0 and _is_answered_in_a_run(hit) else (None, 0)
     return runs
 
 
@@ -509,7 +509,9 @@ def _is_answered_in_a_run(hit: Hit) -> bool:
     """The answer to each hit of a run follows from the answers before and after the whole run."""
     name = hit.rule.algorithm.name
     limit = hit.limit
-    return name in _EXPIRES_AT_ONCE and limit.kind.in_runs and (name == "fixed_window" or not limit.count_refused)
+    if limit.owes or not limit.kind.in_runs:
+        return False
+    return name in _EXPIRES_AT_ONCE and (name == "fixed_window" or not limit.count_refused)
 
 
 def _share(hits: Run, got: int, room: int, left: int, reset: int, retry: int) -> None:
