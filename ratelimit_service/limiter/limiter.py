@@ -223,7 +223,9 @@ class Limiter:
             top.refused.add(plan.refused)
         verdict.allowed = not denied or verdict.passes()
         refused = not verdict.allowed
-        if refused and self._shadow_mode:
+        if refused and plan.settles and _only_settles(plan):
+            refused, verdict.allowed = False, self._shadow_mode
+        elif refused and self._shadow_mode:
             self.totals.global_shadow_mode += 1
             verdict.allowed = True
         elif refused:
@@ -253,6 +255,11 @@ _UNDECIDED: Final = Decision(True, 0, 0, 0, 0)
 """The decision in place of one that the store could not take: it is not what refuses the request."""
 
 
+def _only_settles(plan: Plan) -> bool:
+    """No request is refused: it only says that what has come about is above a limit."""
+    return not plan.refused and not any(hit.over and not hit.limit.owes for hit in plan.charged)
+
+
 def _refuses_without_counter(hit: Hit | None) -> bool:
     return hit is not None and not hit.key and hit.over and not hit.quota
 
@@ -278,7 +285,7 @@ def _outcome(plan: Plan, *, refused: bool, by_policy: bool) -> str:
     if by_policy:
         return "policy_allowed" if plan.verdict.allowed else "policy_refused"
     if not plan.verdict.allowed:
-        return "refused"
+        return "refused" if refused or not plan.settles else "allowed"
     if not plan.ruled:
         return "unlimited"
     # A quota that is used up while another one is not makes no shadow: nothing would refuse the request.

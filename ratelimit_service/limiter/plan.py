@@ -6,13 +6,14 @@ next reload, or change of the bans.
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.errors import RpcError, Status, TooLongError
 from ratelimit_service.limiter.verdict import LateVerdict, Verdict
-from ratelimit_service.model import MAX_FIELD, NEVER, Decision, Descriptor, Request
+from ratelimit_service.model import MAX_FIELD, NEVER, Decision, Descriptor, Request, settling
 from ratelimit_service.rules.address import parse_address
 from ratelimit_service.rules.bans import Bans, find_ban
 from ratelimit_service.rules.book import RuleBook
@@ -49,7 +50,7 @@ from ratelimit_service.stores.hit import (
 from ratelimit_service.system.clock import steady_clock
 from ratelimit_service.telemetry.heavy_hitters import HeavyNames
 from ratelimit_service.telemetry.logs import ThrottledLog
-from ratelimit_service.telemetry.tally import DomainTallies, DomainTally, Tallies, Tally, joined
+from ratelimit_service.telemetry.tally import DomainTallies, DomainTally, Settlements, Tallies, Tally, joined
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,9 @@ class Plan:
         *("charged", "denied", "domain", "edition", "hits", "increments"),
         *("joint", "measured", "queued_bytes", "refused", "ruled", "verdict"),
     )
+
+    settles = False
+    """Some descriptor says what a request has cost."""
 
     def __init__(  # noqa: PLR0913 - one for each of its parts
         self,
@@ -140,18 +144,7 @@ class Plan:
     def again(self) -> "Plan":
         """A copy with its own hits, since requests that wait for the store must not share them."""
         if self.hits is not self.charged:
-            hits = [hit.again() if hit is not None and hit.key else hit for hit in self.hits]
-            verdict = self.verdict
-            return Plan(
-                hits,
-                self.domain,
-                self.increments,
-                self.edition,
-                verdict.unmatched,
-                verdict.idle_quota,
-                response=verdict.response,
-                queued_bytes=self.queued_bytes,
-            )
+            return self.remade()
         plan = Plan.__new__(Plan)
         plan.edition = self.edition
         plan.domain = self.domain
@@ -170,6 +163,31 @@ class Plan:
         verdict.unmatched = self.verdict.unmatched
         verdict.idle_quota = False
         return plan
+
+    def remade(self) -> "Plan":
+        """As `again`, of any plan."""
+        hits = [hit.again() if hit is not None and hit.key else hit for hit in self.hits]
+        verdict = self.verdict
+        return self.__class__(
+            hits,
+            self.domain,
+            self.increments,
+            self.edition,
+            verdict.unmatched,
+            verdict.idle_quota,
+            response=verdict.response,
+            queued_bytes=self.queued_bytes,
+        )
+
+
+class SettlingPlan(Plan):
+    """One with a descriptor whose cost has come about: it is answered as a look, and not refused."""
+
+    __slots__ = ()
+
+    settles = True
+
+    again = Plan.remade
 
 
 class Planner:
@@ -206,16 +224,21 @@ class Planner:
         """
         name = book.name_of(request.domain)
         tally = self._domains.of(name or request.domain)
+        root = None if name is None else book.domains[name]
         increments: list[TallyIncrement] = []
-        work = PatternWork(self._pattern_bounds) if name is not None and book.domains[name].tries else None
+        settles: Collection[int] = ()
+        if root is not None and root.settle:
+            request, settles = _without_marks(request, root.settle)
+        work = PatternWork(self._pattern_bounds) if root is not None and root.tries else None
         denied = self._banned(request, book, tally, increments, work) if self._bans.by_key else {}
-        if name is None:
+        if root is None:
             increments.append((self._unknown_domains.of((request.domain,)), "total_hits", 1))
             return _without_rules(request, denied, book, tally, increments, edition)
-        root = book.domains[name]
         if root.address_keys:
             increments += _without_address(request, root.address_keys, tally)
         hits, traits, replaced = self._hits(request, book, denied, work, increments)
+        if settles:
+            _settle(hits, settles)
         if replaced:  # first: what is replaced takes no turn, and refuses no bundle
             _drop_replaced(hits, replaced, increments)
         takes_turn = traits & QUEUES and _takes_turn(hits)
@@ -225,7 +248,9 @@ class Planner:
         if traits & NO_COUNTER and _count_without_counter(hits, increments):
             _spare_bundle(hits, increments)
             takes_turn = takes_turn and _takes_turn(hits)
-        return Plan(
+        if takes_turn and settles:
+            raise RpcError(Status.INVALID_ARGUMENT, "a request that settles may not wait for its turn in a queue too")
+        return (SettlingPlan if settles else Plan)(
             hits,
             tally,
             increments,
@@ -459,8 +484,46 @@ def _drop_replaced(hits: list[Hit | None], replaced: Collection[str], increments
                 first.beside = left[1:]
 
 
+def _without_marks(request: Request, key: str) -> tuple[Request, Collection[int]]:
+    """The request without the entries by which a descriptor settles, and the indexes of these descriptors."""
+    found = [index for index, each in enumerate(request.descriptors) if each.entries and each.entries[-1][0] == key]
+    if not found:
+        return request, ()
+    descriptors = list(request.descriptors)
+    for index in found:
+        each = descriptors[index]
+        if each.cost < 0:
+            wrong = f"descriptors[{index}] settles a cost below 0: {each.cost}; the least is 0"
+            raise RpcError(Status.INVALID_ARGUMENT, wrong)
+        descriptors[index] = replace(each, entries=each.entries[:-1])
+    return replace(request, descriptors=descriptors), frozenset(found)
+
+
+def _settle(hits: list[Hit | None], settles: Collection[int]) -> None:
+    """Have the hits of the descriptors that settle charged in full, each by itself."""
+    for index in settles:
+        if (hit := hits[index]) is not None:
+            hits[index] = _settling(hit)
+
+
+def _settling(hit: Hit) -> Hit | None:
+    """What settles of a descriptor's hits: the first, with the others beside it. A refund alone gives back places."""
+    hits = [each for each in (hit, *hit.beside) if not each.limit.kind.holds]
+    for each in hits:
+        each.together = NO_BUNDLE
+        if each.key:
+            each.limit = settling(each.limit)
+            each.tally = Settlements(each.tally)
+        elif each.rule.deny:
+            each.cost = 0
+    if not hits:
+        return None
+    first, *first.beside = hits
+    return first
+
+
 def _takes_turn(hits: Sequence[Hit | None]) -> bool:
-    return any(hit.limit.kind.max_delay and hit.cost > 0 for hit in _all(hits))
+    return any(hit.limit.kind.max_delay and hit.cost > 0 and not hit.limit.owes for hit in _all(hits))
 
 
 def _bundle(hits: Sequence[Hit | None]) -> None:

@@ -113,7 +113,7 @@ class Node:
 class Domain(Node):
     """The root of a domain's tree, with the options of the domain."""
 
-    __slots__ = ("address_keys", "default", "lookups", "pools", "response", "secrets", "together")
+    __slots__ = ("address_keys", "default", "lookups", "pools", "response", "secrets", "settle", "together")
 
     def __init__(  # noqa: PLR0913 - what its files say
         self,
@@ -126,6 +126,7 @@ class Domain(Node):
         secrets: Secrets = NO_SECRETS,
         address_keys: frozenset[str] = frozenset(),
         default: Rule | None = None,
+        settle: str = "",
         pools: Mapping[str, Rule] = MappingProxyType({}),
     ) -> None:
         super().__init__(children, place=place)
@@ -138,6 +139,8 @@ class Domain(Node):
         """The keys whose values some descriptor compares or counts as addresses."""
         self.default = default
         """The rule for what no descriptor fits."""
+        self.settle = settle
+        """The key of a last entry which says that the cost has come about; empty: there is none."""
         self.pools = pools
         """By name, the rules that stand for them."""
         self.together = together

@@ -60,6 +60,9 @@ STATS: Final = (
     Stat("unlimited", "Total cost of all hits on a rule without a limit.", ours=True),
     Stat("replaced", "Cost not charged because another rule of the request replaces this one.", ours=True),
     Stat("total_negative_hits", "Cost refunded (is_negative_hits)."),
+    Stat("settled", "Cost charged in full, because it had come about (settle).", ours=True),
+    Stat("overrun", "The part of settled that is above the limit.", ours=True),
+    Stat("settles_dropped", "Cost that had come about and was not charged, because the store was away.", ours=True),
     Stat(
         "places_expired",
         "Places that were free after hold because nothing gave them back, as far as a later request found them.",

@@ -98,6 +98,12 @@ class Tally:
     total_negative_hits: int = 0
     places_expired: int = 0
     """Places that were never given back, as far as a later hit on their counter found them."""
+    settled: int = 0
+    """Charged in full, because it had come about; in no other number but the next one."""
+    overrun: int = 0
+    """The part of it above the limit, or above what was reserved."""
+    settles_dropped: int = 0
+    """Not charged although it had come about, because the store was away."""
     # Cost of hits answered without the store; it is in none of the numbers above.
     error_failed: int = 0
     open_allowed: int = 0
@@ -156,6 +162,28 @@ class Tally:
     def by_policy(self, outcome: str) -> int:
         """The cost of hits that any policy answered so, of the outcomes in POLICY_NUMBERS."""
         return sum(getattr(self, number) for number in POLICY_NUMBERS[outcome])
+
+
+class Settlements(Tally):
+    """A tally for hits whose cost has come about: it counts them apart in another one, and has no numbers itself."""
+
+    __slots__ = ("_tally",)
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+
+    def count(self, cost: int, decision: Decision, scale: Scale, shadow: bool) -> None:
+        """As Tally says."""
+        self._tally.settled += cost
+        self._tally.overrun += decision.over
+
+    def add(self, number: str, cost: int) -> None:
+        """As Tally says."""
+        self._tally.add(number, cost)
+
+    def count_by_policy(self, cost: int, policy: str, outcome: str) -> None:
+        """As Tally says: only `local` charges anything."""
+        self._tally.add("settled" if policy == "local" else "settles_dropped", cost)
 
 
 OUTCOMES: Final = ("allowed", "refused", "shadow", "policy_allowed", "policy_refused", "unlimited", "failed")

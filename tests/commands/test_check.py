@@ -114,8 +114,9 @@ def test_the_findings_come_as_json(tmp_path: Path) -> None:
                 "line": 2,
                 "column": 1,
                 "message": (
-                    'unknown key "zzz"; at the top of the file there may be domain, charge, headers, retry_after, '
-                    "retry_after_jitter, problem_body, rule_metadata, defaults, otherwise, lookup, pools, descriptors"
+                    'unknown key "zzz"; at the top of the file there may be domain, charge, settle, headers, '
+                    "retry_after, retry_after_jitter, problem_body, rule_metadata, defaults, otherwise, lookup, pools, "
+                    "descriptors"
                 ),
             }
         ],

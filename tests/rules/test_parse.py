@@ -76,7 +76,7 @@ def test_a_file_that_is_not_a_domain_with_descriptors_is_refused(text: str, expe
         (
             "zzz: 1",
             (
-                '1.yaml:2:1: unknown key "zzz"; at the top of the file there may be domain, charge, headers, '
+                '1.yaml:2:1: unknown key "zzz"; at the top of the file there may be domain, charge, settle, headers, '
                 "retry_after, retry_after_jitter, problem_body, rule_metadata, defaults, otherwise, lookup, pools, "
                 "descriptors"
             ),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ratelimit_service.algorithms import Algorithm
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.model import Limit, RegionMode
-from ratelimit_service.rules.book import ANY_DOMAIN, DEFAULT, Domain, Node, RuleBook
+from ratelimit_service.rules.book import ANY_DOMAIN, DEFAULT, Domain, Node, RuleBook, all_nodes
 from ratelimit_service.rules.checks.lint import Calendars, lint_key, lint_value, without_hash_key
 from ratelimit_service.rules.checks.review import review_descriptor, review_limit
 from ratelimit_service.rules.data_files import DataFiles, ReadData, read_data_file
@@ -147,8 +147,8 @@ class _Domain:
     lookups: dict[str, Lookup] = field(default_factory=dict)
     default: Rule | None = None
     pools: DomainPools = field(default_factory=DomainPools)
-    response: dict[str, tuple[Any, Place]] = field(default_factory=dict)
-    """The options of responses by key, each with its place."""
+    told: dict[str, tuple[Any, Place]] = field(default_factory=dict)
+    """The options of the domain as a whole by key, each with its place: those of responses, and `settle`."""
     address_keys: set[str] = field(default_factory=set)
     """The keys whose values some descriptor compares or counts as addresses."""
 
@@ -158,7 +158,9 @@ class _Domain:
             key: lookup.hashed(secrets.hash_value) if key in secrets.keys else lookup
             for key, lookup in self.lookups.items()
         }
-        response = replace(defaults, **{key: value for key, (value, _) in self.response.items()})
+        told = {key: value for key, (value, _) in self.told.items()}
+        settle = told.pop("settle", "")
+        response = replace(defaults, **told)
         return Domain(
             self.children,
             self.place,
@@ -168,16 +170,30 @@ class _Domain:
             secrets=secrets,
             address_keys=frozenset(self.address_keys),
             default=self.pools.joined(self.children, self.default),
+            settle=settle,
             pools=self.pools.rules(self.name),
         )
 
     def problems(self) -> Iterator[Problem]:
         """The problems of the domain's files together."""
         yield from self._plain_secrets()
+        yield from self._unsettled()
         yield from self.pools.problems()
         if self.default and DEFAULT in self.children and (place := self.children[DEFAULT].place):
             message = f"descriptor {quoted(DEFAULT)} has the name of the domain's default, at {self.default.place}"
             yield Problem(*place, message)
+
+    def _unsettled(self) -> Iterator[Problem]:
+        """Limits to which nothing can be charged that comes about later, in a domain that settles."""
+        if "settle" not in self.told:
+            return
+        for child in self.children.values():
+            for node in all_nodes(child):
+                for rule in () if node.rule is None else (node.rule, *node.rule.beside):
+                    why = "" if rule.limit is None else rule.limit.kind.why_not_settled
+                    if why and rule.place is not None:
+                        _, place = self.told["settle"]
+                        yield Problem(*rule.place, f"this limit cannot have what settle charges, at {place}: {why}")
 
     def _plain_secrets(self) -> Iterator[Problem]:
         """Values that the rules would show, of keys whose values are secret."""
@@ -186,8 +202,8 @@ class _Domain:
             yield Problem(*self.values[key], message)
 
 
-_RESPONSE_KEYS = tuple(field.name for field in fields(ResponseOptions))
-"""Each is a key at the top of a file too."""
+_OF_DOMAIN = (*(field.name for field in fields(ResponseOptions)), "settle")
+"""Keys at the top of a file which its domain has as a whole."""
 
 
 class _Load(NamedTuple):
@@ -239,7 +255,7 @@ class _Parser:
             first.together = first.together or self._charge == "together"
             if first is new or merge_domains:
                 self._domain = first
-                self._add_response(root, values)
+                self._add_told(root, values)
             else:
                 # The rest of this file is checked too, and with the other one which values are secret.
                 new.secrets, new.values = first.secrets, first.values
@@ -257,12 +273,12 @@ class _Parser:
         # Without a key there is an error, and no book.
         return _Domain(name, self._report.place(at), Secrets(self._load.hash_value or HashValue(""), set()))
 
-    def _add_response(self, root: YamlMap, values: Mapping[str, Any]) -> None:
-        """Add the file's options of responses to those of its domain."""
-        for key in _RESPONSE_KEYS:
+    def _add_told(self, root: YamlMap, values: Mapping[str, Any]) -> None:
+        """Add the options that the file says of its domain as a whole."""
+        for key in _OF_DOMAIN:
             if key in values:
                 at = root.fields[key].key
-                first, place = self._domain.response.setdefault(key, (values[key], self._report.place(at)))
+                first, place = self._domain.told.setdefault(key, (values[key], self._report.place(at)))
                 if first != values[key]:
                     self._report.add(at, f"{key} of domain {quoted(self._domain.name)} has another value at {place}")
 

@@ -208,6 +208,13 @@ OPTIONS = (
         "charged by itself, as in Envoy. At the top of the file it applies to all its descriptors.",
     ),
     Option(
+        "settle",
+        (MapType.FILE,),
+        NAME,
+        "A key: a descriptor whose last entry has it says what a request has cost, such as tokens or bytes, when that "
+        "is known. It is charged in full to the counter of the descriptor without that entry, also above the limit.",
+    ),
+    Option(
         "headers",
         (MapType.FILE,),
         choices(HEADERS),

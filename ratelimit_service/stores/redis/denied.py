@@ -114,7 +114,7 @@ class DeniedCache:
                     continue
                 cost = 0
             wait = min(wait, limit.kind.longest_denial)
-            if hit.together or wait <= 0 or hit.rule.lease:
+            if hit.together or wait <= 0 or hit.rule.lease or limit.owes:
                 continue
             known = self.known
             if hit.key not in known:

@@ -56,7 +56,7 @@ class EnvoyproxyScript:
             limit = hit.limit
             seconds = -(-limit.window // SECOND) + int(random() * self._jitter)  # noqa: S311 - no secret
             moment = _moment_of(key, limit, now)
-            arguments += (moment, hit.cost, limit.ceiling, seconds, int(limit.count_refused))
+            arguments += (moment, hit.cost, limit.ceiling, seconds, int(limit.count_refused or limit.owes))
             runs.append((hit,))
         return Encoded(keys, arguments, runs)
 
@@ -68,7 +68,11 @@ class EnvoyproxyScript:
             for (hit,), now, before in zip(runs, moments, counted, strict=True):
                 limit = hit.limit
                 end = now - now % limit.window + limit.window
-                _, hit.decision = fixed_window.hit((end, before) if before > 0 else None, limit, hit.cost, now)
+                state = (end, before) if before > 0 else None
+                if limit.owes:
+                    *_, hit.decision = PLAIN.owe(fixed_window, state, None, limit, hit.cost, now)
+                else:
+                    _, hit.decision = fixed_window.hit(state, limit, hit.cost, now)
                 if not hit.decision.allowed or hit.cost < 0:
                     changed.append(hit)
         except MISFIT as error:

@@ -253,7 +253,7 @@ class Leases:
         """The decision on a hit; None: it has to be sent."""
         leased = self.by_key.get(key)
         if leased is None:
-            if self.is_cold(key):
+            if limit.owes or self.is_cold(key):
                 return None
             algorithm = leasing(rule.algorithm)
             term = algorithm.term(limit)
@@ -261,6 +261,9 @@ class Leases:
             leased = self.by_key[key] = LeasedCounter(rule, limit, key, term, rule.lease, Lease(since=now), phase)
             leased.saved = self._seen[hash(key) % _CELLS]
         elif leased.limit is not limit:
+            if limit.owes:
+                self._give_before_hit(leased)
+                return None
             if leased.limit != limit:
                 self._drop(leased)
                 return None

@@ -87,7 +87,7 @@ class Policy:
         ]
         for hit, share in zip(hits, shares, strict=True):
             if hit.limit is not hit.rule.limit:  # one of its own
-                share.limit = replace(share.limit, kind=hit.limit.kind)
+                share.limit = replace(share.limit, kind=hit.limit.kind, owes=hit.limit.owes)
         self._local.hit(shares, _decided)
         for hit, share in zip(hits, shares, strict=True):
             hit.decision = share.decision

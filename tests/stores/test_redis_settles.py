@@ -1,0 +1,118 @@
+"""Costs that have come about, in a real Redis: beside leases, known refusals, upstream's names; and without Redis."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.errors import RpcError
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.verdict import Verdict
+from ratelimit_service.model import Descriptor, Limit, Request, Unit, settling
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
+from tests.books import book
+from tests.ports import free_port
+from tests.redis import Redis
+from tests.stores.redis_stores import charge, hit_of, opened
+from tests.stores.test_redis_leases import leased, warm
+from tests.stores.test_redis_policy import RULES, numbers
+
+run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
+
+
+async def ask(limiter: Limiter, *keys: str, cost: int) -> Verdict:
+    """A request with one descriptor of these keys."""
+    answer: asyncio.Future[Verdict | RpcError] = asyncio.get_running_loop().create_future()
+    entries = tuple((key, "x") for key in keys)
+    limiter.decide_later(limiter.plan(Request("shop", [Descriptor(entries, cost)])), answer.set_result)
+    verdict = await answer
+    return verdict if isinstance(verdict, Verdict) else Verdict(False, ())
+
+
+def settle(of: Rule, key: str, cost: int) -> Hit:
+    """A cost that has come about."""
+    hit = hit_of(of, key, cost)
+    assert of.limit is not None
+    hit.limit = settling(of.limit)
+    return hit
+
+
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window", "sub_windows", "token_bucket"])
+def test_a_settle_finds_all_that_is_held_given_back_and_what_is_owed_is_refused(redis: Redis, algorithm: str) -> None:
+    rule, key = leased(algorithm=algorithm), f"held {algorithm}"
+
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            spent = await warm(store, rule, key)
+            (first,) = (await charge(store, settle(rule, key, 600_000))).hits
+            assert first.decision.remaining == 400_000 - spent
+            assert store.held(key + rule.key_suffix) == 0
+            (second,) = (await charge(store, settle(rule, key, 600_000))).hits
+            assert (second.decision.allowed, second.decision.over) == (False, 200_000 + spent)
+            for cost in (0, 1):
+                (hit,) = (await charge(store, hit_of(rule, key, cost))).hits
+                assert (hit.decision.allowed, hit.decision.remaining) == (False, 0)
+
+    run(story())
+
+
+def test_a_settle_is_charged_on_a_counter_that_is_known_to_refuse_and_is_remembered_for_no_other(redis: Redis) -> None:
+    limit = Limit(3, Unit.YEAR, Unit.YEAR.window, count_refused=False)
+    rule = Rule("shop", (), limit, open_algorithm("sub_windows"))
+
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            for _ in range(4):
+                await charge(store, hit_of(rule, "known"))
+            before = redis.script_calls()
+            assert not (await charge(store, hit_of(rule, "known"))).allowed
+            assert redis.script_calls() == before
+            assert not store.charge([settle(rule, "known", 1)])
+            assert not (await charge(store, settle(rule, "known", 7))).allowed
+            assert redis.script_calls() == before + 1
+            assert (await charge(store, hit_of(rule, "known", -8))).allowed
+            (look,) = (await charge(store, hit_of(rule, "known", 0))).hits
+            assert look.decision.remaining == 1
+
+    run(story())
+
+
+@pytest.mark.parametrize("count_refused", [True, False])
+def test_under_upstreams_names_it_is_counted_in_full(redis: Redis, count_refused: bool) -> None:
+    text = f"{{unit: year, requests_per_unit: 1000, count_refused: {str(count_refused).lower()}}}"
+    prefix = f"up{count_refused}:"
+
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", KEY_FORMAT="envoyproxy", CACHE_KEY_PREFIX=prefix) as store:
+            limiter = Limiter(store)
+            limiter.book = book(f"domain: shop\nsettle: done\ndescriptors: [{{key: user, rate_limit: {text}}}]")
+            (rule,) = limiter.book.rules
+            verdict = [await ask(limiter, "user", "done", cost=cost) for cost in (900, 800, 0)]
+
+            left = [[hit and hit.remaining for hit in each.hits] for each in verdict]
+            assert ([each.allowed for each in verdict], left) == ([True, False, False], [[100], [0], [0]])
+            assert redis.cli("GET", redis.cli("KEYS", f"{prefix}shop*")) == "1700"
+            assert (rule.tally.settled, rule.tally.overrun) == (1700, 700)
+
+    run(story())
+
+
+def test_without_redis_it_is_dropped_and_counted_so_unless_this_process_counts() -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{free_port()}", wait=False) as store:
+            limiter = Limiter(store)
+            limiter.book = book("settle: done\n" + RULES.replace("    domain", "domain", 1).replace("\n    ", "\n"))
+            for key in ("open", "closed", "error", "local"):
+                await ask(limiter, key, "done", cost=5)
+            counted = {rule.path[1]: numbers(rule.tally) for rule in limiter.book.rules}
+            look = await ask(limiter, "local", cost=0)
+
+            assert [counted[key] for key in ("open", "closed", "error")] == [{"settles_dropped": 5}] * 3
+            assert counted["local"] == {"settled": 5}
+            assert not look.allowed
+
+    run(story())
