@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
@@ -100,6 +99,8 @@ class Kind:
     """It limits what comes in a window. False: what is under way at once; then no unit is meant."""
     holds: ClassVar[bool] = False
     """What a hit takes is held by the request that a level of the rule names, until a refund gives it back."""
+    reserves: ClassVar[bool] = False
+    """A hit is charged what the request may cost, under its id, until that is settled."""
     paired: ClassVar[bool] = False
     """A second counter is charged with the limit's own: one for each, or one that several limits have in common."""
     strict: bool = False
@@ -117,6 +118,11 @@ class Kind:
         """The limit by which a token bucket counts there."""
         return None
 
+    @property
+    def second_ending(self) -> str:
+        """The end of the name of the second counter of this hit's own counter; empty if it has none."""
+        return self.ending
+
     def hit(
         self, charge: Charge, state: State | None, second: State | None, limit: "Limit", cost: int, now: int
     ) -> "tuple[State | None, State | None, Decision]":
@@ -131,7 +137,7 @@ class Kind:
 
         Its `over` is the part of the cost that lies above the limit.
         """
-        _, before = algorithm.hit(state, limit, 0, now)
+        state, before = algorithm.hit(state, limit, 0, now)
         if cost:
             state = algorithm.owe(state, limit, cost, now)
         state, second, look = self.hit(algorithm.hit, state, second, limit, 0, now)
@@ -148,6 +154,10 @@ class Kind:
     def rest(self, second: State | None, now: int) -> int:
         """The time for which the second counter denies every hit."""
         return 0
+
+    def taken(self, cost: int, *, told: bool) -> int:
+        """What a request takes of it, beside limits that reserve; `told`: the caller has told the cost."""
+        return cost
 
     def held_by(self, limit: "Limit", holder: str) -> "Limit":
         """The limit for the hits of this holder."""
@@ -409,9 +419,8 @@ class Limit:
         return None if self.regions is None else self.regions.floor
 
 
-@lru_cache(1024)
 def settling(limit: Limit) -> Limit:
-    """The limit by which costs that have come about are charged."""
+    """The limit by which costs that have come about are charged: one for each hit, as each limit is of one rule."""
     return replace(limit, owes=True)
 
 

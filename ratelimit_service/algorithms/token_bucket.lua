@@ -117,6 +117,25 @@ local function missing_until(state, rate, now)
   return state[1] - now, 0
 end
 
+-- What is missing with the largest debt.
+local function most_owed(limit)
+  local rate = limit.requests
+  local full, part = time_of((limit.burst > 0 and limit.burst or rate) + limit.exceed, limit)
+  if full >= limit.window then
+    return plus(full, part, full, part, rate)
+  end
+  return plus(full, part, limit.window, 0, rate)
+end
+
+local function owes_most(state, limit, now)
+  if not state or limit.requests == 0 then
+    return false
+  end
+  local missing, part = missing_until(state, limit.requests, now)
+  local most, most_part = most_owed(limit)
+  return missing > most or (missing == most and part >= most_part)
+end
+
 local function owe(state, limit, cost, now)
   local rate = limit.requests
   if rate == 0 then
@@ -126,11 +145,7 @@ local function owe(state, limit, cost, now)
   if state and state[1] > now then
     missing, part = missing_until(state, rate, now)
   end
-  local full, full_part = time_of((limit.burst > 0 and limit.burst or rate) + limit.exceed, limit)
-  local most, most_part = plus(full, full_part, limit.window, 0, rate)
-  if full >= limit.window then
-    most, most_part = plus(full, full_part, full, full_part, rate)
-  end
+  local most, most_part = most_owed(limit)
   if missing > most or (missing == most and part >= most_part) then
     return state
   end
@@ -191,6 +206,7 @@ local function give(state, limit, units, term_end, now)
 end
 
 return {
-  hit = hit, owe = owe, ahead = ahead, clamp = clamp, term_end = term_end, leased_from = leased_from, give = give,
+  hit = hit, owe = owe, owes_most = owes_most, ahead = ahead, clamp = clamp,
+  term_end = term_end, leased_from = leased_from, give = give,
   time_of = time_of, tokens_of = tokens_of, plus = plus, minus = minus, missing_until = missing_until,
 }

@@ -106,9 +106,22 @@ def owe(state: bytes | None, limit: Limit, cost: int, now: int) -> bytes | None:
     if state is not None:
         moment, part = STATE.unpack(state)
         before = missing_until(moment, part, rate, now) if moment > now else 0
-    full = ((limit.burst or rate) + limit.exceed) * window
-    missing = max(before, min(before + cost * window, full + max(full, rate * window)))
+    missing = max(before, min(before + cost * window, _most_owed(limit)))
     return STATE.pack(now - -missing // rate, missing % rate)
+
+
+def owes_most(state: bytes | None, limit: Limit, now: int) -> bool:
+    """Whether the debt is the largest one: it may have been cut."""
+    if state is None:
+        return False
+    moment, part = STATE.unpack(state)
+    return missing_until(moment, part, limit.requests, now) >= _most_owed(limit)
+
+
+def _most_owed(limit: Limit) -> int:
+    """What is missing with the largest debt, in L-ths."""
+    full = ((limit.burst or limit.requests) + limit.exceed) * limit.window
+    return full + max(full, limit.requests * limit.window)
 
 
 def missing_until(moment: int, part: int, rate: int, now: int) -> int:

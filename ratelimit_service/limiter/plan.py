@@ -27,6 +27,7 @@ from ratelimit_service.rules.rule import (
     QUEUES,
     REPLACES,
     REQUEST,
+    RESERVES,
     RULED,
     Entries,
     Level,
@@ -239,6 +240,8 @@ class Planner:
         hits, traits, replaced = self._hits(request, book, denied, work, increments)
         if settles:
             _settle(hits, settles)
+        if traits & RESERVES:
+            _reserve(hits, request, settles)
         if replaced:  # first: what is replaced takes no turn, and refuses no bundle
             _drop_replaced(hits, replaced, increments)
         takes_turn = traits & QUEUES and _takes_turn(hits)
@@ -468,7 +471,9 @@ def _join(hit: Hit, entries: Entries, matched: Entries, index: int) -> Hit:
     if rule.holder < 0 or hit.cost >= 0:
         return hit
     # Beside places, a refund says that the request has ended, not that it did not come.
-    places = next(each for each in (hit, *hit.beside) if each.limit.kind.holds)
+    places = next((each for each in (hit, *hit.beside) if each.limit.kind.holds), None)
+    if places is None:
+        return hit
     places.beside = ()
     return places
 
@@ -504,6 +509,17 @@ def _settle(hits: list[Hit | None], settles: Collection[int]) -> None:
     for index in settles:
         if (hit := hits[index]) is not None:
             hits[index] = _settling(hit)
+
+
+def _reserve(hits: Sequence[Hit | None], request: Request, settles: Collection[int]) -> None:
+    """Have requests take what they may cost of the limits that reserve, and of those beside them."""
+    for index, (hit, descriptor) in enumerate(zip(hits, request.descriptors, strict=True)):
+        if hit is not None and hit.cost > 0 and index not in settles:
+            told = descriptor.hits_addend is not None or request.hits_addend > 0
+            found = (hit, *hit.beside)
+            if any(each.limit.kind.reserves for each in found):
+                for each in found:
+                    each.cost = each.limit.kind.taken(each.cost, told=told)
 
 
 def _settling(hit: Hit) -> Hit | None:

@@ -25,9 +25,10 @@ ALONE, LIST, REQUEST = 0, 1, 2
 the same list. REQUEST: all limits of the request that have REQUEST too."""
 
 
-RULED, NO_COUNTER, QUEUES, REPLACES = 1, 2, 4, 8
+RULED, NO_COUNTER, QUEUES, REPLACES, RESERVES = 1, 2, 4, 8, 16
 """Traits of a rule, or of all rules of a request, as bits. RULED: there is a rule. NO_COUNTER: some rule has no limit.
-QUEUES: a request may have to wait for its turn. REPLACES: some limit does not count beside another one."""
+QUEUES: a request may have to wait for its turn. REPLACES: some limit does not count beside another one. RESERVES: some
+limit is charged what a request may cost."""
 
 
 class Address(str):
@@ -152,6 +153,7 @@ class Rule:
         if self.measured is None and limit is not None and limit.kind.gauges:
             set_once(self, "measured", Measured())
         traits = RULED | (NO_COUNTER if limit is None else QUEUES if own else 0) | (REPLACES if self.replaces else 0)
+        traits |= RESERVES if limit is not None and limit.kind.reserves else 0
         for each in self.beside:
             traits |= each.traits
         set_once(self, "traits", traits)

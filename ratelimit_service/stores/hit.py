@@ -160,7 +160,7 @@ def common_look(rule: Rule) -> Hit:
 
 def second_key(hit: Hit) -> str:
     """The key of the second counter of a hit that has one."""
-    return hit.rule.common_key or hit.key + hit.limit.kind.ending
+    return hit.rule.common_key or hit.key + hit.limit.kind.second_ending
 
 
 def in_bundles(hits: Sequence[Hit]) -> list[Hit]:

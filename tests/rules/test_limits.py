@@ -333,7 +333,8 @@ def test_defaults_hold_for_their_file_only() -> None:
         (
             "zzz: x",
             (
-                'unknown key "zzz"; in defaults there may be algorithm, burst, parts, anchor, count_refused, exceed, '
+                'unknown key "zzz"; in defaults there may be algorithm, burst, reserve, parts, anchor, count_refused, '
+                "exceed, "
                 "block_for, block_up_to, on_store_failure, lease, quota_unit"
             ),
         ),

@@ -72,8 +72,8 @@ def test_what_contradicts_unlimited_does_so_in_the_schema() -> None:
         key: {"type": "null"}
         for key in (
             "unit", "unit_multiplier", "requests_per_unit", "concurrency", "hold", "place", "algorithm", "burst",
-            "queue", "parts", "anchor", "calendar", "count_refused", "exceed", "elastic", "block_for", "block_up_to",
-            "on_store_failure", "lease", "regions", "floor", "quota_unit",
+            "queue", "reserve", "parts", "anchor", "calendar", "count_refused", "exceed", "elastic", "block_for",
+            "block_up_to", "on_store_failure", "lease", "regions", "floor", "quota_unit",
         )
     }  # fmt: skip
 
@@ -84,7 +84,7 @@ def test_what_contradicts_concurrency_does_so_in_the_schema() -> None:
     assert then["properties"] == {
         key: {"type": "null"}
         for key in (
-            "unit", "unit_multiplier", "requests_per_unit", "algorithm", "burst", "queue", "parts", "anchor",
+            "unit", "unit_multiplier", "requests_per_unit", "algorithm", "burst", "queue", "reserve", "parts", "anchor",
             "calendar", "count_refused", "exceed", "elastic", "block_for", "block_up_to", "lease", "floor",
             "quota_unit",
         )

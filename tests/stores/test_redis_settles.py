@@ -116,3 +116,72 @@ def test_without_redis_it_is_dropped_and_counted_so_unless_this_process_counts()
             assert not look.allowed
 
     run(story())
+
+
+def test_rules_with_the_same_limit_and_other_algorithms_settle_in_one_call(redis: Redis) -> None:
+    limit = "{unit: year, requests_per_unit: 100, count_refused: true, algorithm: "
+    rules = "domain: shop\nsettle: done\ndescriptors:\n" + "\n".join(
+        f"  - {{key: {name}, rate_limit: {limit}{name}}}}}"
+        for name in ("fixed_window", "sliding_window", "token_bucket")
+    )
+
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            limiter = Limiter(store)
+            limiter.book = book(rules)
+            left = []
+            for mark in ((("done", "1"),), ()):
+                answer: asyncio.Future[Verdict | RpcError] = asyncio.get_running_loop().create_future()
+                asked = [Descriptor(((rule.path[1], "x"), *mark), 40) for rule in limiter.book.rules]
+                limiter.decide_later(limiter.plan(Request("shop", asked)), answer.set_result)
+                verdict = await answer
+                assert isinstance(verdict, Verdict)
+                left.append([hit and hit.decision.remaining for hit in verdict.hits])
+            assert left == [[60, 60, 60], [20, 20, 20]]
+
+    run(story())
+
+
+RESERVED = """
+    domain: shop
+    settle: done
+    descriptors:
+      - key: id
+        rate_limit:
+          {unit: year, requests_per_unit: 1000, algorithm: ALGORITHM, reserve: {id: id, hold: 1m, estimate: 400}}
+    """
+
+
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sub_windows", "token_bucket"])
+def test_a_reservation_is_settled_by_any_instance_and_a_refusal_is_not_remembered(redis: Redis, algorithm: str) -> None:
+    rules, prefix = book(RESERVED.replace("ALGORITHM", algorithm)), f"{algorithm}:"
+
+    async def story() -> None:
+        async with (
+            opened(f"127.0.0.1:{redis.port}", CACHE_KEY_PREFIX=prefix) as one,
+            opened(f"127.0.0.1:{redis.port}", CACHE_KEY_PREFIX=prefix) as two,
+        ):
+            first, second = Limiter(one), Limiter(two)
+            first.book = second.book = rules
+
+            async def left(limiter: Limiter, name: str, cost: int | None, *, settles: bool = False) -> tuple[bool, int]:
+                answer: asyncio.Future[Verdict | RpcError] = asyncio.get_running_loop().create_future()
+                entries = (("id", name), ("done", "1")) if settles else (("id", name),)
+                asked = [Descriptor(entries, 1 if cost is None else cost, hits_addend=cost)]
+                limiter.decide_later(limiter.plan(Request("shop", asked)), answer.set_result)
+                verdict = await answer
+                assert isinstance(verdict, Verdict)
+                (hit,) = verdict.hits
+                assert hit is not None
+                return verdict.allowed, hit.remaining
+
+            assert await left(first, "a", None) == (True, 600)
+            assert await left(first, "b", 500) == (True, 100)
+            assert await left(first, "c", None) == (False, 100)
+            assert await left(second, "a", 100, settles=True) == (True, 400)
+            assert await left(first, "c", None) == (True, 0)
+            assert await left(second, "b", 700, settles=True) == (False, 0)
+            keys = redis.cli("KEYS", f"{prefix}*shop*").split()
+            assert sorted("|reserved/" in key for key in keys) == [False, True, True, True]
+
+    run(story())

@@ -7,7 +7,8 @@
                                                algorithm.py says, and `hit`, the function of its algorithm
     charge(state, second, limit, cost, now)  -> state, second, allowed, room, left, reset_after, retry_after
                                                of a kind with a second counter: as `Kind.hit`, with `limit.hit`
-    owe(state, second, limit, cost, now)  ->   the same, as `Kind.owe`, with `limit.owe` too
+    owe(state, second, limit, cost, now)  ->   the same, as `Kind.owe`, with `limit.owe` too; -3 or -4 in place of
+                                               allowed, and what is above the limit in place of room
     deny(second, limit, cost, charged, now)  -> second, charged
                                                as `Kind.deny`; may be missing
     hit, owe, load, save, ahead, clamp         as of an algorithm, in whose place they are
@@ -24,12 +25,15 @@ from ratelimit_service.algorithms.kinds.leased import Leased
 from ratelimit_service.algorithms.kinds.places import Places
 from ratelimit_service.algorithms.kinds.pool import Elastic
 from ratelimit_service.algorithms.kinds.queue import Queue
+from ratelimit_service.algorithms.kinds.reserved import Reserved
 from ratelimit_service.algorithms.kinds.synced import Synced
 from ratelimit_service.model import Kind
 
-__all__ = ["ENDINGS", "KINDS", "Block", "Elastic", "Leased", "Places", "Queue", "Synced"]
+__all__ = ["ENDINGS", "KINDS", "Block", "Elastic", "Leased", "Places", "Queue", "Reserved", "Synced"]
 
-KINDS: Final[dict[str, type[Kind]]] = {kind.twin: kind for kind in (Block, Elastic, Places, Queue, Leased, Synced)}
+KINDS: Final[dict[str, type[Kind]]] = {
+    kind.twin: kind for kind in (Block, Elastic, Places, Queue, Reserved, Leased, Synced)
+}
 """All kinds, by the names of their twins."""
 
 ENDINGS: Final = tuple(kind.ending for kind in KINDS.values() if kind.ending)

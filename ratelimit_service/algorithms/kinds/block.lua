@@ -68,17 +68,17 @@ local function charge(state, block, limit, cost, now)
 end
 
 local function owe(state, block, limit, cost, now)
-  local after, allowed, room, left, reset, retry = twin('settle').charge(state, limit, cost, now)
+  local after, got, over, left, reset, retry = twin('settle').charge(state, limit, cost, now)
   block = in_force(block, now)
   local lasts = block and max(0, block[2] - now) or 0
-  if lasts == 0 and cost > 0 and allowed == 0 then
+  if lasts == 0 and cost > 0 and got == -4 then
     block = start(block, limit, now)
     lasts = block[3]
   end
   if lasts == 0 then
-    return after, block, allowed, room, left, reset, retry
+    return after, block, got, over, left, reset, retry
   end
-  return after, block, 0, room, -lasts, max(lasts, reset), retry == NEVER and NEVER or max(lasts, retry)
+  return after, block, -4, over, -lasts, max(lasts, reset), retry == NEVER and NEVER or max(lasts, retry)
 end
 
 local function deny(block, limit, cost, charged, now)

@@ -81,6 +81,10 @@ class Places(Kind):
         """With the digest of the holder's name."""
         return replace(limit, kind=Places(holder_of(holder)))
 
+    def taken(self, cost: int, *, told: bool) -> int:
+        """A place: the cost is of something else."""
+        return 1
+
     def numbers(self, limit: Limit, algorithm: Algorithm, interval: int) -> tuple[int, ...]:
         """The two halves of the digest."""
         return divmod(self.holder, 2**32)

@@ -47,14 +47,15 @@ local function charge(state, pool, limit, cost, now)
 end
 
 local function owe(state, pool, limit, cost, now)
-  local counter = limit.second
+  local counter, exceed = limit.second, limit.exceed
   local room = select(4, limit.hit(state, limit, 0, now))
   if cost > 0 then
     pool = bucket.hit(pool, counter, min(cost, (select(4, bucket.hit(pool, counter, 0, now)))), now)
     state = limit.owe(state, limit, cost, now)
   end
   local _, _, allowed, _, left, reset, retry = charge(state, pool, limit, 0, now)
-  return state, pool, allowed, room, left, reset, retry
+  local over = max(0, min(cost, cost + exceed - room))
+  return state, pool, allowed == 1 and -3 or -4, over, left, reset, retry
 end
 
 local function right_of(limit)

@@ -1,10 +1,11 @@
 """The map `rate_limit` of a descriptor, or one of `rate_limits` -> its algorithm and its limit."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.algorithms import PLACES, Algorithm, open_algorithm
-from ratelimit_service.algorithms.kinds import Block, Places, Queue, queue
+from ratelimit_service.algorithms.kinds import Block, Places, Queue, Reserved, queue
 from ratelimit_service.model import MAX_REQUESTS, PLAIN, Kind, Limit, Unit
 from ratelimit_service.rules.problems import Positioned, Report, quoted
 from ratelimit_service.rules.reading.calendar import read_calendar
@@ -16,6 +17,9 @@ from ratelimit_service.rules.window import Window, largest_unit
 from ratelimit_service.system.calendar import Calendar
 
 _OPTIONS = BY_MAP[MapType.RATE_LIMIT]
+_AT_MOST: Final = Excess(50, percent=True)
+_NOT_RESERVED = ("queue", "elastic", "block_for")
+"""Kinds of their own."""
 _NOT_QUEUED = ("burst", "exceed", "count_refused", "block_for", "block_up_to")
 """Options of how much is allowed at once, or of what becomes of the refused: in a queue that is its length."""
 
@@ -56,7 +60,7 @@ def _read_windowed(
     if missing(block, "requests_per_unit", MapType.RATE_LIMIT):
         report.add(at, "rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")
     algorithm = open_algorithm(name)
-    form = next((form for key, form in KINDS.items() if key in options or key in defaults), _PLAIN)
+    form = next((form for key, form in KINDS.items() if key in (*options, *defaults) and _uses(key, name)), _PLAIN)
     kind = form.read(block, {**defaults, **options}, report)
     if window is None or requests is None or not known_name:
         return algorithm, None
@@ -68,6 +72,7 @@ def _read_windowed(
         chosen = {key: value for key, value in chosen.items() if key not in form.without}
     if kind is not PLAIN:
         algorithm = form.algorithm or algorithm
+        chosen = {**chosen, **form.fixed}
     fields = limit_fields(chosen)
     excess: Excess | None = chosen.get("exceed")
     limit = Limit(
@@ -83,6 +88,7 @@ def _read_windowed(
         **{**fields, "burst": kind.burst_of(requests, window, fields.get("burst", 0))},
     )
     _check_blocks(block, chosen, at, report)
+    _check_reserve(block, options, report)
     if limit.most > MAX_REQUESTS:
         report.add(at, f"the limit and exceed add up to more than {MAX_REQUESTS}")
     elif reason := algorithm.problem(limit):
@@ -126,6 +132,8 @@ class KindForm(NamedTuple):
     """Options that such a limit cannot have: as defaults of the file they do not apply to it."""
     algorithm: Algorithm | None = None
     """What counts it, if it has an algorithm of its own."""
+    fixed: Mapping[str, Any] = MappingProxyType({})
+    """The values of other options that such a limit has."""
 
 
 def _read_queued(block: YamlMap, options: Mapping[str, Any], report: Report) -> Kind:
@@ -137,10 +145,37 @@ def _read_block(_block: YamlMap, options: Mapping[str, Any], _report: Report) ->
     return Block(options["block_for"], options.get("block_up_to", 0))
 
 
+def _read_reserved(_block: YamlMap, options: Mapping[str, Any], report: Report) -> Kind:
+    values = read_options(options["reserve"], MapType.RESERVE, report)
+    requests, name = options.get("requests_per_unit"), options.get("algorithm") or "fixed_window"
+    if not {"id", "hold"} <= values.keys() or requests is None:
+        return PLAIN
+    bucket = name in ("token_bucket", "leaky_bucket")
+    capacity = min(requests, (options.get("burst") or requests) if bucket else requests)
+    estimate: int = values.get("estimate", 0)
+    if estimate > capacity > 0:
+        report.add(options["reserve"], f"estimate {estimate:,} is more than the limit has room for, {capacity:,}")
+    at_most: Excess = values.get("at_most", _AT_MOST)
+    return Reserved(values["hold"], estimate, max(1, estimate, at_most.of(capacity)), bucket=bucket)
+
+
 _PLAIN: Final = KindForm(lambda *_: PLAIN)
 
-KINDS: Final = {"queue": KindForm(_read_queued, _NOT_QUEUED, queue), "block_for": KindForm(_read_block)}
+KINDS: Final = {
+    "queue": KindForm(_read_queued, _NOT_QUEUED, queue),
+    "block_for": KindForm(_read_block),
+    "reserve": KindForm(_read_reserved, fixed=MappingProxyType({"count_refused": False})),
+}
 """The forms of kinds, by the option that only this kind has."""
+
+
+def _check_reserve(block: YamlMap, options: Mapping[str, Any], report: Report) -> None:
+    for key in _NOT_RESERVED if given(block, "reserve") else ():
+        if given(block, key):
+            report.add(block.fields[key].key, f"{key} contradicts reserve: take one of them away")
+    if given(block, "reserve") and options.get("count_refused"):
+        message = "count_refused contradicts reserve: a refused reservation would use up the window"
+        report.add(block.fields["count_refused"].key, message)
 
 
 def _check_blocks(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> None:

@@ -184,16 +184,18 @@ class _Domain:
             yield Problem(*place, message)
 
     def _unsettled(self) -> Iterator[Problem]:
-        """Limits to which nothing can be charged that comes about later, in a domain that settles."""
-        if "settle" not in self.told:
-            return
+        """Limits that cannot be settled in a domain that settles, and reservations in one that does not."""
+        place = self.told["settle"][1] if "settle" in self.told else None
         for child in self.children.values():
             for node in all_nodes(child):
                 for rule in () if node.rule is None else (node.rule, *node.rule.beside):
-                    why = "" if rule.limit is None else rule.limit.kind.why_not_settled
-                    if why and rule.place is not None:
-                        _, place = self.told["settle"]
+                    if rule.limit is None or rule.place is None:
+                        continue
+                    why = rule.limit.kind.why_not_settled
+                    if why and place is not None:
                         yield Problem(*rule.place, f"this limit cannot have what settle charges, at {place}: {why}")
+                    if rule.limit.kind.reserves and place is None:
+                        yield Problem(*rule.place, "reserve needs settle at the top of a file, the key of a last entry")
 
     def _plain_secrets(self) -> Iterator[Problem]:
         """Values that the rules would show, of keys whose values are secret."""
@@ -417,7 +419,7 @@ class _Parser:
                 return None
             block = values["rate_limit"]
             return self._read_limit_rule(
-                block, item.fields["rate_limit"].key, values, _sharing_holders([block], levels)
+                block, item.fields["rate_limit"].key, values, _sharing_holders([block], levels, self._defaults)
             )
         at = item.fields["rate_limits"].key
         if "rate_limit" in values:
@@ -426,7 +428,7 @@ class _Parser:
         if not blocks:
             self._report.add(at, "rate_limits is an empty list; remove it, or write a limit")
         rules: list[Rule] = []
-        levels = _sharing_holders(blocks, levels)
+        levels = _sharing_holders(blocks, levels, self._defaults)
         for block in blocks:
             rule = self._read_limit_rule(block, block, values, levels, rules)
             if rule.limit is not None:
@@ -456,7 +458,9 @@ class _Parser:
     ) -> Rule:
         """The rule of one limit; in a list, `before` has the rules of the limits before it."""
         options = read_options(block, MapType.RATE_LIMIT, self._report)
-        algorithm, limit = read_limit(block, at, options, self._defaults, self._report)
+        holder = next((index for index, level in enumerate(levels) if _has_holders(level)), -1)
+        defaults = self._defaults if holder >= 0 else self._without_reserve(block)
+        algorithm, limit = read_limit(block, at, options, defaults, self._report)
         review_limit(block, options, self._report)
         elastic: Mapping[str, Any] = {}
         if limit is not None and "elastic" in options:
@@ -481,7 +485,6 @@ class _Parser:
                 path_suffix = self._suffix_in_list(at, algorithm, limit, before)
 
         fields = rule_fields(self._defaults, values, options)
-        holder = next((index for index, level in enumerate(levels) if _has_holders(level)), -1)
         if limit is not None and limit.kind.holds:
             fields["quota_unit"] = limit.kind.counts
             if holder < 0:
@@ -518,6 +521,13 @@ class _Parser:
         if "pool" in elastic:
             self._join_pool(block.fields["elastic"].key, options["elastic"].fields["pool"].value, elastic, rule)
         return rule
+
+    def _without_reserve(self, block: YamlMap) -> Mapping[str, Any]:
+        """The defaults for a limit whose requests no level names: reserve does not apply to it."""
+        if given(block, "reserve"):
+            message = "reserve: no descriptor above this limit has the key id and no value; write the limit into one"
+            self._report.add(block.fields["reserve"].value, message)
+        return {key: value for key, value in self._defaults.items() if key != "reserve"}
 
     def _near(self, limit: Limit) -> int:
         most = limit.burst or limit.requests
@@ -587,9 +597,14 @@ class _Parser:
         return frozenset(names)
 
 
-def _sharing_holders(blocks: Sequence[YamlMap], levels: tuple[Level, ...]) -> tuple[Level, ...]:
-    """The levels for the limits of these blocks: one that a `place` of theirs names shares a counter for all values."""
+def _sharing_holders(
+    blocks: Sequence[YamlMap], levels: tuple[Level, ...], defaults: Mapping[str, Any]
+) -> tuple[Level, ...]:
+    """The levels for the limits of these blocks: one whose values name requests shares a counter for all of them."""
     named = [block.fields["place"].value for block in blocks if given(block, "place")]
+    own: list[Any] = [block.fields["reserve"].value for block in blocks if given(block, "reserve")]
+    for reserve in own or [defaults.get("reserve")]:
+        named += [reserve.fields["id"].value] if isinstance(reserve, YamlMap) and given(reserve, "id") else []
     keys = {node.text for node in named if isinstance(node, Scalar)}
     return tuple(
         level._replace(shared="*", by_value=False, counted_as=None) if level.key_only and level.name in keys else level

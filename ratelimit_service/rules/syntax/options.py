@@ -50,6 +50,7 @@ class MapType(StrEnum):
     RATE_LIMIT = "in rate_limit"
     CALENDAR = "in calendar"
     QUEUE = "in queue"
+    RESERVE = "in reserve"
     REPLACES = "in an entry of replaces"
     PREFIX = "in prefix"
     OTHERWISE = "in otherwise"
@@ -431,6 +432,44 @@ OPTIONS = (
         "would wait longer, or beyond its caller's deadline, is refused at once. Envoy's filter needs a timeout that "
         "is at least 50 ms longer. Required.",
         missing="queue has no max_delay; write one, such as queue: {max_delay: 200ms}",
+    ),
+    Option(
+        "reserve",
+        (MapType.RATE_LIMIT, MapType.DEFAULTS),
+        map_of("reserve"),
+        "A request is charged what it may cost, under its id; settled by that id, the rest goes back, or the overrun "
+        "is charged. The file needs settle.",
+        algorithms=("fixed_window", "sliding_window", "sub_windows", "token_bucket", "leaky_bucket"),
+    ),
+    Option(
+        "id",
+        (MapType.RESERVE,),
+        NAME,
+        "The key of the entry that names the request, such as request_id: of this descriptor or of one above it, which "
+        "has no value. Its values share the counter. Required.",
+        missing="reserve has no id, the key of the entry that names each request, such as id: request_id",
+    ),
+    Option(
+        "hold",
+        (MapType.RESERVE,),
+        HOLD,
+        'The time for which an id can be settled, such as "5 minutes": more than the longest request takes. One that '
+        "is not settled stays charged. Required.",
+        missing="reserve has no hold; write more than the longest request takes, such as hold: 5 minutes",
+    ),
+    Option(
+        "estimate",
+        (MapType.RESERVE,),
+        count(1),
+        "What a request reserves that does not say its cost. Without it such a request reserves 1.",
+    ),
+    Option(
+        "at_most",
+        (MapType.RESERVE,),
+        EXCESS,
+        "The most that a request reserves, whatever cost it says: a number, or a share of the limit, or of the burst "
+        "if that is less.",
+        "50%",
     ),
     Option(
         "parts",

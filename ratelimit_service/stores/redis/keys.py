@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final
 
-from ratelimit_service.algorithms.kinds import ENDINGS
+from ratelimit_service.algorithms.kinds import ENDINGS, Reserved
 from ratelimit_service.rules.rule import REQUEST
 from ratelimit_service.stores.hit import OnCounter
 
@@ -69,7 +69,9 @@ def first_counter(name: bytes) -> bytes:
     return _SECOND_NAME.sub(b"", name)
 
 
-_SECOND_NAME: Final = re.compile(rb"(?:%b)[01]*\Z" % "|".join(map(re.escape, ENDINGS)).encode())
+_SECOND_NAME: Final = re.compile(
+    rb"(?:%b)[01]*\Z" % "|".join((*map(re.escape, ENDINGS), rf"\|{Reserved.twin}/[0-9a-f]{{16}}")).encode()
+)
 
 
 def plain_counter(prefix: str) -> Callable[[str], str | None]:

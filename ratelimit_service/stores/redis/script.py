@@ -380,12 +380,14 @@ class BatchScript:
     def _seconds(self, keys: Sequence[str], runs: Sequence[Run]) -> list[str]:
         """The second counters of the runs that have one."""
         return [
-            self._second(key, kind.ending) if kind.ending else self.key(common_counter(run[0].rule))
+            self._second(key, kind.second_ending) if kind.second_ending else self.key(common_counter(run[0].rule))
             for key, run in zip(keys, runs, strict=True)
             if (kind := run[0].limit.kind).paired
         ]
 
-    def decode(self, reply: Any, runs: Sequence[Run], asks: Sequence[Ask] = ()) -> Answer:
+    def decode(  # noqa: PLR0912 - hot: one answer in a few ways
+        self, reply: Any, runs: Sequence[Run], asks: Sequence[Ask] = ()
+    ) -> Answer:
         """As Script says."""
         changed: list[Hit] = []
         waiting: list[Hit] = []
@@ -409,6 +411,10 @@ class BatchScript:
                     if not 0 <= retry <= hits[0].limit.kind.max_delay:
                         raise ValueError(retry)
                     hits[0].decision = Queued(True, left, 0, reset, 0, retry, now + retry)
+                elif got <= _SETTLED:
+                    (hit,) = hits
+                    hit.decision = _settled(got, room, left, reset, retry)
+                    changed += hits if not hit.decision.allowed else ()
                 elif retry == _WAITS:
                     if not hits[0].limit.kind.waits_for_home:
                         raise ValueError(retry)
@@ -444,6 +450,13 @@ class BatchScript:
         hit = next((run[0] for run in runs if run[0].limit.kind.tallied and self.key(run[0]) == name), None)
         if hit is not None:
             hit.tally.add(hit.limit.kind.tallied[0], found)
+
+
+def _settled(got: int, over: int, left: int, reset: int, retry: int) -> Decision:
+    """The decision on a settle, of which so much was above the limit, or above what was reserved."""
+    if left < 0:
+        return Blocked(False, 0, over, reset, retry, -left)
+    return Decision(got == _SETTLED, left, over, reset, retry)
 
 
 def _granted(ask: Ask, answer: Sequence[int], now: int) -> Granted:
@@ -488,6 +501,8 @@ _CROSSING_ONLY: Final = 2
 """The value in place of `count_refused`."""
 _QUEUED: Final = 2
 """The value in place of `got`: the hit has a place in a queue."""
+_SETTLED: Final = -3
+"""The value in place of `got` of a settle; less if a look after it is denied."""
 _WAITS: Final = -2
 """The value in place of `retry_after`: the refused hits wait for the home Redis."""
 

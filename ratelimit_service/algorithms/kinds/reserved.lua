@@ -1,0 +1,155 @@
+-- Twin of reserved.py.
+-- A memo: {when it is forgotten, when it was made, the units, or SETTLED}. The state of a bucket has groups behind it,
+-- each {moment, least backlog since}. In Redis: integers.
+
+local REMEMBERED, SETTLED, MOST_GROUPS = 10000000, -1, 16
+local bucket = twin('token_bucket')
+
+-- What is left of the state of a bucket: nothing of one that is full.
+local function present(state, limit, now)
+  return not (limit.bucket and state and state[1] <= now) and state or nil
+end
+
+local function in_force(memo, now)
+  return memo and memo[3] and memo[1] > now and memo or nil
+end
+
+local function backlog(state, limit, now)
+  if not state or state[1] <= now then
+    return 0
+  end
+  return (bucket.missing_until(state, limit.requests, now))
+end
+
+-- A copy of the groups: moment, low, moment, low ...
+local function groups_of(state)
+  return state and {unpack(state, 3)} or {}
+end
+
+local function joined(state, groups)
+  return state and {state[1], state[2], unpack(groups)} or nil
+end
+
+local function pass(groups, low)
+  local moment
+  while #groups > 0 and groups[#groups] >= low do
+    moment = groups[#groups - 1]
+    groups[#groups] = nil
+    groups[#groups] = nil
+  end
+  if moment then
+    groups[#groups + 1], groups[#groups + 2] = moment, low
+  end
+end
+
+local function open(groups, now, low, hold)
+  local at = now
+  if #groups > 0 and groups[#groups - 1] >= now then
+    at = groups[#groups - 1]
+    groups[#groups] = nil
+    groups[#groups] = nil
+  end
+  groups[#groups + 1], groups[#groups + 2] = at, low
+  while #groups > 2 and groups[3] <= now - hold do
+    table.remove(groups, 1)
+    table.remove(groups, 1)
+  end
+  if #groups > 2 * MOST_GROUPS then
+    table.remove(groups, 3)
+    table.remove(groups, 3)
+  end
+end
+
+-- -> the state of the bucket without groups; these are changed
+local function give(state, groups, limit, units, at, now)
+  pass(groups, backlog(state, limit, now))
+  local index = 0
+  for i = 1, #groups, 2 do
+    if groups[i] <= at then
+      index = i
+    end
+  end
+  if not state or state[1] <= now or index == 0 then
+    return state
+  end
+  local rate, least = limit.requests, groups[index + 1]
+  local back, part = bucket.time_of(units, limit)
+  if back >= least then
+    back, part = least, 0
+  end
+  local missing, missing_part = bucket.missing_until(state, rate, now)
+  missing, missing_part = bucket.minus(missing, missing_part, back, part, rate)
+  local given = back + (part > 0 and 1 or 0)
+  local left = max(0, least - given)
+  for i = 1, #groups, 2 do
+    groups[i + 1] = i < index and min(groups[i + 1], left) or max(0, groups[i + 1] - given)
+  end
+  if missing < 0 or (missing == 0 and missing_part == 0) then
+    return nil
+  end
+  return {now + missing + (missing_part > 0 and 1 or 0), missing_part}
+end
+
+-- -> state, memo, allowed, room, left, reset_after, retry_after
+local function charge(state, memo, limit, cost, now)
+  memo, state = in_force(memo, now), present(state, limit, now)
+  if cost > 0 and memo and memo[3] ~= SETTLED then
+    local _, _, _, left, reset = limit.hit(state, limit, 0, now)
+    return state, {now + limit.hold, memo[2], memo[3]}, 1, left, left, reset, 0
+  end
+  local after, allowed, room, left, reset, retry = limit.hit(state, limit, cost, now)
+  local reserves = cost > 0 and allowed == 1
+  if limit.bucket and after ~= state then
+    local groups = groups_of(state)
+    if reserves then
+      pass(groups, backlog(state, limit, now))
+      open(groups, now, backlog(after, limit, now), limit.hold)
+    end
+    after = joined(after, groups)
+  end
+  if reserves then
+    memo = {now + limit.hold, now, cost}
+  end
+  return after, memo, allowed, room, left, reset, retry
+end
+
+-- -> state, memo, got, overrun, left, reset_after, retry_after
+local function owe(state, memo, limit, cost, now)
+  memo, state = in_force(memo, now), present(state, limit, now)
+  local over = 0
+  if not memo or memo[3] ~= SETTLED then
+    local at, units = memo and memo[2] or now, memo and memo[3] or 0
+    local groups = limit.bucket and groups_of(state)
+    if cost > units then
+      over = cost - units
+      if groups then
+        pass(groups, backlog(state, limit, now))
+      end
+      state = limit.owe(state, limit, over, now)
+      if groups and bucket.owes_most(state, limit, now) then
+        groups = {}
+      end
+    elseif cost < units then
+      if groups then
+        state = give(state, groups, limit, units - cost, at, now)
+      else
+        state = limit.give(state, limit, units - cost, at + 1, now)
+      end
+    end
+    if groups then
+      state = joined(state, groups)
+    end
+    if memo or cost > 0 then
+      memo = {now + REMEMBERED, at, SETTLED}
+    end
+  end
+  local _, allowed, _, left, reset, retry = limit.hit(state, limit, 0, now)
+  return state, memo, allowed == 1 and -3 or -4, over, left, reset, retry
+end
+
+local function read(limit, batch, from, _, algorithm)
+  limit.hold, limit.bucket, limit.give = batch[from], batch[from + 1] == 1, twin(algorithm).give
+  return from + 2
+end
+
+return {read = read, charge = charge, owe = owe}

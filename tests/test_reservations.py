@@ -1,0 +1,148 @@
+"""`reserve` in rules: what a request takes, what a settle with its id gives back, and what contradicts it."""
+
+import pytest
+
+from ratelimit_service.errors import RulesError
+from ratelimit_service.limiter.verdict import Verdict
+from ratelimit_service.model import Descriptor, Request
+from ratelimit_service.system.clock import MINUTE, SECOND
+from tests.books import book
+from tests.shop import Shop, entries_of
+from tests.verdicts import check
+
+RULES = """\
+domain: shop
+settle: settled
+defaults: {reserve: {id: request_id, hold: 5 minutes, estimate: 4000}}
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 3}
+    descriptors:
+      - key: request_id
+        rate_limits:
+          - {unit: minute, requests_per_unit: 100000, algorithm: token_bucket}
+          - {unit: day, requests_per_unit: 150000}
+          - {concurrency: 20, hold: 5 minutes, place: request_id}
+  - key: request_id
+    rate_limit: {unit: minute, requests_per_unit: 10000, reserve: {id: request_id, hold: 1m, at_most: 3000}}
+"""
+
+
+def ask(shop: Shop, text: str, cost: int | None = None) -> Verdict:
+    """One descriptor, with its own cost if there is one."""
+    descriptor = Descriptor(entries_of(text), 1 if cost is None else cost, hits_addend=cost)
+    return check(shop.limiter, Request("shop", [descriptor]))
+
+
+def left(shop: Shop, text: str) -> dict[str, int]:
+    """What is left of each limit of a descriptor."""
+    plan = shop.limiter.plan(Request("shop", [Descriptor(entries_of(text), 0, hits_addend=0)]))
+    assert shop.store.charge(plan.charged)
+    return {hit.rule.path[-1]: hit.decision.remaining for hit in plan.charged}
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop(RULES, now=1_790_000_000 * SECOND)
+
+
+def test_a_request_reserves_the_estimate_of_each_limit_and_one_place(shop: Shop) -> None:
+    assert ask(shop, "user=ada request_id=1").allowed
+
+    assert left(shop, "user=ada request_id=2") == {"per_minute": 96_000, "per_day": 146_000, "at_once": 19}
+
+
+def test_a_request_that_says_its_cost_reserves_that_up_to_half_of_the_limit(shop: Shop) -> None:
+    ask(shop, "user=ada request_id=1", 128_000)
+
+    assert left(shop, "user=ada request_id=2") == {"per_minute": 50_000, "per_day": 75_000, "at_once": 19}
+
+
+def test_what_was_not_used_goes_back_to_each_limit_and_the_place_by_a_refund(shop: Shop) -> None:
+    ask(shop, "user=ada request_id=1", 40_000)
+    ask(shop, "user=ada request_id=1 settled", 700)
+    assert left(shop, "user=ada request_id=2") == {"per_minute": 99_300, "per_day": 149_300, "at_once": 19}
+    ask(shop, "user=ada request_id=1", -1)
+
+    assert left(shop, "user=ada request_id=2") == {"per_minute": 99_300, "per_day": 149_300, "at_once": 20}
+    assert shop.counts("user", "request_id", "per_minute")["settled"] == 700
+
+
+def test_the_id_names_no_counter_and_is_settled_for_its_own_user_alone(shop: Shop) -> None:
+    ask(shop, "user=ada request_id=1", 40_000)
+    ask(shop, "user=eve request_id=1 settled", 700)
+
+    assert left(shop, "user=ada request_id=2")["per_minute"] == 60_000
+    assert left(shop, "user=eve request_id=2")["per_minute"] == 99_300
+
+
+def test_what_one_limit_refuses_is_reserved_nowhere(shop: Shop) -> None:
+    for number in range(2):
+        ask(shop, f"user=ada request_id={number}", 50_000)
+    shop.clock.advance(MINUTE)
+    ask(shop, "user=ada request_id=3", 40_000)
+    refused = ask(shop, "user=ada request_id=4", 20_000)
+    ask(shop, "user=ada request_id=4 settled", 10)  # of an id that is not known
+
+    assert not refused.allowed
+    assert left(shop, "user=ada request_id=5") == {"per_minute": 59_990, "per_day": 9_990, "at_once": 17}
+
+
+def test_without_an_estimate_a_request_reserves_its_cost_and_the_option_bounds_it(shop: Shop) -> None:
+    ask(shop, "request_id=1")
+    ask(shop, "request_id=2", 9999)
+
+    assert left(shop, "request_id=3") == {"request_id": 6999}
+
+
+def test_a_default_does_not_apply_where_no_level_names_the_request(shop: Shop) -> None:
+    ask(shop, "user=ada")
+
+    assert left(shop, "user=ada") == {"user": 2}
+    assert [ask(shop, "user=ada").allowed for _ in range(3)] == [True, True, False]
+    assert left(shop, "user=ada") == {"user": 0}
+
+
+def test_overruns_are_counted_beside_what_was_settled(shop: Shop) -> None:
+    ask(shop, "request_id=1", 1000)
+    ask(shop, "request_id=1 settled", 1500)
+
+    assert shop.counts("request_id") == {"total_hits": 1000, "within_limit": 1000, "settled": 1500, "overrun": 500}
+
+
+LIMIT = "rate_limit: {unit: minute, requests_per_unit: 100"
+
+
+@pytest.mark.parametrize(
+    ("rules", "problem"),
+    [
+        (f"descriptors: [{{key: id, {LIMIT}, reserve: {{id: id, hold: 1m}}}}}}]", "reserve needs settle at the top"),
+        (
+            f"settle: s\ndescriptors: [{{key: user, {LIMIT}, reserve: {{id: id, hold: 1m}}}}}}]",
+            "no descriptor above this limit has the key id and no value",
+        ),
+        (
+            f"settle: s\ndescriptors: [{{key: id, {LIMIT}, count_refused: true, reserve: {{id: id, hold: 1m}}}}}}]",
+            "count_refused contradicts reserve: a refused reservation would use up the window",
+        ),
+        (
+            f"settle: s\ndescriptors: [{{key: id, {LIMIT}, block_for: 1m, reserve: {{id: id, hold: 1m}}}}}}]",
+            "block_for contradicts reserve",
+        ),
+        (
+            f"settle: s\ndescriptors: [{{key: id, {LIMIT}, algorithm: sliding_log, reserve: {{id: id, hold: 1m}}}}}}]",
+            "reserve has no meaning for sliding_log",
+        ),
+        (f"settle: s\ndescriptors: [{{key: id, {LIMIT}, reserve: {{hold: 1m}}}}}}]", "reserve has no id"),
+        (f"settle: s\ndescriptors: [{{key: id, {LIMIT}, reserve: {{id: id}}}}}}]", "reserve has no hold"),
+        (
+            f"settle: s\ndescriptors: [{{key: id, {LIMIT}, reserve: {{id: id, hold: 1m, estimate: 101}}}}}}]",
+            "estimate 101 is more than the limit has room for, 100",
+        ),
+    ],
+)
+def test_what_contradicts_a_reservation_is_an_error(rules: str, problem: str) -> None:
+    with pytest.raises(RulesError) as caught:
+        book(f"domain: shop\n{rules}")
+
+    assert problem in str(caught.value)
