@@ -65,6 +65,20 @@ CASES = {
     - {request: tenant=a, steps: [{hits: 100}, {after: 100ms, hits: 100}, {after: 100ms, hits: 100},
        {after: 100ms, hits: 100}, {after: 100ms, hits: 100, answer: allowed, remaining: 0}, {answer: refused}]}
     """,
+    "Costs known at the end": """
+    - request: user=ada
+      steps: [{request: user=ada settled=1, hits: 90000, remaining: 10000}, {hits: 0, answer: allowed},
+              {request: user=ada settled=1, hits: 30000, answer: refused, remaining: 0}, {hits: 0, answer: refused},
+              {after: 11s, hits: 0, answer: refused}, {after: 1s, hits: 0, answer: allowed, remaining: 0}]
+    """,
+    "Reservations": """
+    - request: user=ada request_id=7
+      steps: [{remaining: 96000}, {answer: allowed, remaining: 96000},
+              {request: user=ada request_id=7 settled=1, hits: 1000, remaining: 99000},
+              {request: user=ada request_id=7 settled=1, hits: 1000, remaining: 99000},
+              {request: user=ada request_id=8, hits: 90000, remaining: 49000},
+              {request: user=ada request_id=8 settled=1, hits: 60000, remaining: 39000}]
+    """,
     "Calendar quotas": """
     - request: customer=acme
       at: 2026-03-14T22:59:59Z
