@@ -179,6 +179,9 @@ class Kind:
         """Its burst, of so many requests; `burst` as it is written."""
         return burst
 
+    hold: int = 0
+    """Microseconds for which what a request has reserved can be settled."""
+
     # How long its hits may wait for their turns, in a queue.
     max_delay: int = 0
     """Microseconds that a hit may wait; 0: there is no queue."""

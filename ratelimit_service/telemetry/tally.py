@@ -58,6 +58,9 @@ POLICY_ANSWERS: Final = (
 """`open` denies a hit whose limit is 0 or whose cost is above the limit; `closed` allows one that costs 0, or
 whose rule is in shadow mode."""
 
+KEPT: Final = "kept"
+"""The policy in place of these, of a settle that is to be sent again: it is counted then."""
+
 POLICY_NUMBERS: Final = {
     outcome: tuple(answer.number for answer in POLICY_ANSWERS if answer.outcome == outcome)
     for outcome in ("allowed", "refused", "failed")
@@ -183,7 +186,8 @@ class Settlements(Tally):
 
     def count_by_policy(self, cost: int, policy: str, outcome: str) -> None:
         """As Tally says: only `local` charges anything."""
-        self._tally.add("settled" if policy == "local" else "settles_dropped", cost)
+        if policy != KEPT:
+            self._tally.add("settled" if policy == "local" else "settles_dropped", cost)
 
 
 OUTCOMES: Final = ("allowed", "refused", "shadow", "policy_allowed", "policy_refused", "unlimited", "failed")

@@ -1,7 +1,9 @@
 """Costs that have come about, in a real Redis: beside leases, known refusals, upstream's names; and without Redis."""
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +16,13 @@ from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Limit, Request, Unit, settling
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.redis.kept import KeptSettles
+from ratelimit_service.system.clock import MINUTE
 from tests.books import book
+from tests.clocks import Clock
 from tests.ports import free_port
-from tests.redis import Redis
-from tests.stores.redis_stores import charge, hit_of, opened
+from tests.redis import Redis, start_redis
+from tests.stores.redis_stores import charge, hit_of, opened, until
 from tests.stores.test_redis_leases import leased, warm
 from tests.stores.test_redis_policy import RULES, numbers
 
@@ -185,3 +190,48 @@ def test_a_reservation_is_settled_by_any_instance_and_a_refusal_is_not_remembere
             assert sorted("|reserved/" in key for key in keys) == [False, True, True, True]
 
     run(story())
+
+
+def test_a_settle_of_a_reservation_is_kept_while_redis_is_away_and_charged_once_it_is_back(tmp_path: Path) -> None:
+    limit = "{unit: year, requests_per_unit: 1000, on_store_failure: open, reserve: {id: id, hold: 1h, estimate: 400}}"
+    rules = f"domain: shop\nsettle: done\ndescriptors: [{{key: id, rate_limit: {limit}}}]"
+
+    async def story() -> None:
+        with start_redis(tmp_path) as redis:
+            async with opened(f"127.0.0.1:{redis.port}") as store:
+                limiter = Limiter(store)
+                limiter.book = book(rules)
+                (rule,) = limiter.book.rules
+                await ask(limiter, "id", cost=1)
+                redis.send(signal.SIGSTOP)
+                away = [await ask(limiter, "id", "done", cost=100) for _ in range(2)]
+                redis.send(signal.SIGCONT)
+                await until(lambda: rule.tally.settled == 200, "both are sent")
+                look = await ask(limiter, "id", cost=0)
+
+                assert [each.allowed for each in away] == [True, True]
+                assert [hit and hit.remaining for hit in look.hits] == [900]
+                assert numbers(rule.tally) == {"total_hits": 400, "within_limit": 400, "settled": 200}
+
+    run(story())
+
+
+def test_of_what_is_kept_the_number_is_bounded_and_what_is_too_late_is_dropped() -> None:
+    clock = Clock(1000)
+    (rule,) = book(RESERVED.replace("ALGORITHM", "fixed_window")).rules
+    assert rule.limit is not None
+    kept, plain = KeptSettles(clock, most=2), settle(leased(), "a", 5)
+    hits = []
+    for name in ("one", "two", "three"):
+        hit = hit_of(rule, name, 7)
+        hit.limit = settling(rule.limit.kind.held_by(rule.limit, name))
+        hits.append(hit)
+
+    assert [kept.keep(hit) for hit in (plain, hit_of(rule, "request", 7), *hits)] == [False, False, True, True, False]
+    clock.advance(MINUTE - 1)
+    again = kept.take()
+    assert [(hit.key, hit.cost, hit.limit) for hit in again] == [(hit.key, 7, hit.limit) for hit in hits[:2]]
+    assert [kept.keep(hit) for hit in again] == [True, True]  # for no longer than before
+    clock.advance(1)
+    assert kept.take() == []
+    assert [hit.tally.settles_dropped for hit in again] == [7, 7]

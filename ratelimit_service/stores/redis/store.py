@@ -6,12 +6,13 @@ A request's hits go to the lanes of the servers that have their counters; each l
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import inf
 from random import getrandbits
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from ratelimit_service.errors import TooHeavyError
+from ratelimit_service.errors import StoreError, TooHeavyError
 from ratelimit_service.model import Cancel
 from ratelimit_service.rules.bans import Bans
 from ratelimit_service.rules.rule import Rule
@@ -308,6 +309,8 @@ class RedisStore:
             self._denied.sweep(now)
         self._leases.sweep(int(now * SECOND))
         self._ask(now)
+        if self._policy.kept and self.healthy:
+            self._send_kept()
         if self._home is not None:
             self._home.sweep()
 
@@ -347,6 +350,11 @@ class RedisStore:
         for ask in leases.asks(int(now * SECOND)):
             topology, script = self._kind(ask.counter.rule)
             topology.put_ask(ask, script)
+
+    def _send_kept(self) -> None:
+        """Send settles again that could not be charged; what fails again is kept again."""
+        for hit in self._policy.kept.take():
+            self.hit([hit], partial(_count_kept, hit))
 
     async def _give_back(self) -> None:
         """Give back all leases. Units that do not arrive in time are lost until their window ends."""
@@ -409,6 +417,13 @@ class RedisStore:
         now = monotonic()
         for topology in self._topologies:
             topology.check_servers(now)
+
+
+def _count_kept(hit: Hit, error: StoreError | None) -> None:
+    if error is None and hit.by_policy is None:
+        hit.tally.count(hit.cost, hit.decision, hit.rule.scale, hit.rule.shadow)
+    elif hit.by_policy is not None:
+        hit.tally.count_by_policy(hit.cost, hit.by_policy.policy, "failed")
 
 
 def _too_heavy(hits: Sequence[Hit]) -> TooHeavyError:
