@@ -10,8 +10,8 @@ from redis import Redis as Client
 from tests.redis import Redis, start_redis
 
 # No deadline: a busy machine is no bug. Derandomized: what was red stays red until somebody repairs it.
-settings.register_profile("ci", max_examples=25, deadline=None, derandomize=True, database=None, print_blob=True)
-settings.register_profile("extended", settings.get_profile("ci"), max_examples=100)
+settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True, database=None, print_blob=True)
+settings.register_profile("extended", settings.get_profile("ci"), max_examples=200)
 settings.register_profile("nightly", max_examples=5_000, deadline=None, print_blob=True)
 
 

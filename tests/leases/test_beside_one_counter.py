@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis import Redis as Client
 
@@ -20,6 +20,9 @@ from tests.leases.fleet import KEY, Fleet, InPython, InRedis, Instance, Store
 from tests.leases.test_fleets import EACH, START, a_rule
 
 MILLISECOND = 1000
+
+dear = settings(max_examples=settings().max_examples // 2)
+"""For what plays hundreds of events in each example."""
 
 
 class Counting(InPython):
@@ -48,6 +51,7 @@ def answer(fleet: Fleet, instance: Instance, cost: int = 1) -> Decision:
 
 
 @pytest.mark.parametrize("name", EACH)
+@dear
 @given(st.integers(0, 2**64))
 def test_where_nothing_may_be_held_each_answer_is_that_of_one_counter(name: str, seed: int) -> None:
     """L4: denials that are remembered, too."""
@@ -220,6 +224,7 @@ def test_that_a_look_ends_no_denial_is_found() -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
+@dear
 @given(st.integers(0, 2**64))
 def test_a_hit_takes_one_call_at_most_beside_what_gives_back(name: str, seed: int) -> None:
     """L8: of each instance one call in each term, and one for what it held before the first."""
