@@ -19,7 +19,6 @@ from tests.algorithms.histories import (
     is_too_deep,
     limits,
     moments,
-    raised,
     replay,
 )
 
@@ -117,17 +116,6 @@ def test_a_hit_that_costs_more_than_there_can_be_is_never_charged(
 
     assert after == (state if state is not None and expiry(state) > now else None)
     assert (decision.allowed, decision.retry_after) == (False, NEVER)
-
-
-@given(every_algorithm, limits, histories, moments, st.integers(1, 20), st.integers(1, 50))
-def test_a_higher_limit_never_denies_what_a_lower_one_allows(
-    algorithm: Algorithm, limit: Limit, history: History, now: int, cost: int, more: int
-) -> None:
-    higher = raised(algorithm, limit, more)
-    state = replay(algorithm, limit, history)
-
-    if algorithm.hit(state, limit, cost, now)[1].allowed:
-        assert algorithm.hit(state, higher, cost, now)[1].allowed
 
 
 @given(every_algorithm, limits, limits, histories, moments, st.integers(0, 20))

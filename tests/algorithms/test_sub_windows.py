@@ -101,21 +101,3 @@ def test_no_window_ever_sees_more_than_the_limit(limit: Limit, gaps: list[tuple[
     for end, _ in charged:
         seen = sum(cost for now, cost in charged if end - limit.window < now <= end)
         assert seen <= limit.requests + limit.exceed
-
-
-@given(windows, arrivals, st.integers(0, 2 * SECOND), st.integers(1, 13))
-def test_what_fits_into_the_window_and_one_part_more_is_admitted(
-    limit: Limit, gaps: list[tuple[int, int]], pause: int, cost: int
-) -> None:
-    limit = replace(limit, count_refused=False)
-    part = -(-limit.window // limit.parts)
-    charged = admitted(limit, gaps)
-    state, last = None, 1_000_000_007
-    for last, spent in charged:
-        state, _ = sub_windows.hit(state, limit, spent, last)
-    now = last + pause
-
-    # The parts cover a little more than a window that they do not divide.
-    seen = sum(spent for moment, spent in charged if now - part * limit.parts - part < moment)
-    if seen + cost <= limit.requests + limit.exceed:
-        assert sub_windows.hit(state, limit, cost, now)[1].allowed

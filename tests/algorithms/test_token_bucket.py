@@ -4,8 +4,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import ceil, floor
 
-import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import leaky_bucket, token_bucket
@@ -143,76 +142,3 @@ def test_it_is_a_bucket_of_rational_numbers(limit: Limit, history: list[tuple[in
         state, decision = token_bucket.hit(state, limit, cost, now)
 
         assert decision == model.hit(cost, now)
-
-
-@given(rates, st.lists(st.tuples(st.integers(0, 2_000_000), st.integers(1, 20)), min_size=1, max_size=60))
-def test_no_interval_sees_more_than_the_bucket_and_what_flows_in(limit: Limit, gaps: list[tuple[int, int]]) -> None:
-    most = (limit.burst or limit.requests) + limit.exceed
-    state, now = None, 0
-    charged: list[tuple[int, int]] = []
-    for gap, cost in gaps:
-        now += gap
-        state, decision = token_bucket.hit(state, limit, cost, now)
-        if decision.allowed:
-            charged.append((now, cost))
-
-    for first, (begin, _) in enumerate(charged):
-        seen = 0
-        for end, cost in charged[first:]:
-            seen += cost
-            assert seen * limit.window <= most * limit.window + (end - begin) * limit.requests
-
-
-@given(rates, st.lists(st.tuples(st.integers(0, 2_000_000), st.integers(1, 20)), max_size=20), st.integers(0, 10**9))
-def test_after_any_rest_exactly_the_burst_can_come_at_once(
-    limit: Limit, gaps: list[tuple[int, int]], more: int
-) -> None:
-    most = (limit.burst or limit.requests) + limit.exceed
-    assume(most <= 1000)
-    state, now = None, 0
-    for gap, cost in gaps:
-        now += gap
-        state, _ = token_bucket.hit(state, limit, cost, now)
-    now += -(-most * limit.window // limit.requests) + more
-
-    admitted = 0
-    for _ in range(most + 5):
-        state, decision = token_bucket.hit(state, limit, 1, now)
-        admitted += decision.allowed
-
-    assert admitted == most
-
-
-@given(rates, st.lists(st.tuples(st.integers(0, 2_000_000), st.integers(1, 20)), max_size=20), st.integers(1, 30))
-def test_a_hit_of_many_is_allowed_when_as_many_single_ones_are(
-    limit: Limit, gaps: list[tuple[int, int]], cost: int
-) -> None:
-    state, now = None, 0
-    for gap, spent in gaps:
-        now += gap
-        state, _ = token_bucket.hit(state, limit, spent, now)
-
-    at_once, decision = token_bucket.hit(state, limit, cost, now)
-    one_by_one, singles = state, []
-    for _ in range(cost):
-        one_by_one, single = token_bucket.hit(one_by_one, limit, 1, now)
-        singles.append(single.allowed)
-
-    assert decision.allowed is all(singles)
-    if decision.allowed:
-        assert at_once == one_by_one
-
-
-@pytest.mark.parametrize("cost", [1, 2, 3, 7])
-@pytest.mark.parametrize("gap", [1, 999, 33_333, 71_429])
-def test_under_endless_overload_the_rate_is_admitted_at_any_cadence(cost: int, gap: int) -> None:
-    limit = Limit(7, Unit.SECOND, SECOND, burst=14, count_refused=False)
-    state, now, admitted = None, 0, 0
-    while now < 100 * SECOND:
-        state, decision = token_bucket.hit(state, limit, cost, now)
-        admitted += cost if decision.allowed else 0
-        # All that come before the first that is allowed are refused and change nothing: leave them out.
-        now += gap * max(1, -(-decision.retry_after // gap))
-
-    # What is in the bucket at the end has not been used yet: less than one hit, and what flows in until the next.
-    assert 14 + 7 * 100 - cost - 2 <= admitted <= 14 + 7 * 100
