@@ -100,4 +100,4 @@ def test_another_python_has_a_virtualenv_of_its_own(tmp_path: Path) -> None:
     """An existing .venv, of whatever version, is not taken for it."""
     planned = plan(tmp_path, "test", f"PYTHON={sys.executable}")
 
-    assert planned.endswith(" .venv-{}.{}/bin/pytest -n 4\n".format(*sys.version_info))
+    assert planned.endswith(" .venv-{}.{}/bin/pytest -n 4 --dist worksteal\n".format(*sys.version_info))
