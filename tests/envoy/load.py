@@ -11,7 +11,7 @@ from typing import Final
 from tests.processes import START_SECONDS, eventually
 
 _CONNECTIONS: Final = 4
-_PAUSE_SECONDS: Final = 0.002
+_PAUSE_SECONDS: Final = 0.01
 
 
 class Load:

@@ -23,8 +23,8 @@ QUESTION.descriptors.add().entries.add(key="user", value="ada")
 ASK: Final = '{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}'
 
 SECONDS: Final = 60
-PAUSE_SECONDS: Final = 0.002
-"""Between two calls of a load: enough of them are under way at each moment, and the rest of the machine has time."""
+PAUSE_SECONDS: Final = 0.01
+"""Between two calls of a caller under load, in which the machine does what the test is about."""
 
 
 class WorkerPool(NamedTuple):
