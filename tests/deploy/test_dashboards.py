@@ -25,6 +25,8 @@ from tests.prometheus import Prometheus, start_prometheus
 from tests.redis import Redis, start_redis
 from tests.transports.certificates import authority, issue
 
+pytestmark = pytest.mark.extended
+
 OWN_PANELS: Final = {"row", "stat", "table", "timeseries"}
 """Grafana's, without a plugin."""
 
@@ -59,8 +61,6 @@ import json, sys
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
-
-pytestmark = pytest.mark.extended
 register_default_plugins()
 with open(sys.argv[1], encoding="utf-8") as board:
     print(JSONEncoder().encode(Dashboard.from_json(json.load(board))))
