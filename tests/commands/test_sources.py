@@ -134,4 +134,4 @@ def test_paths_and_rules_at_once_are_bad_usage(tmp_path: Path) -> None:
     result = run(tmp_path, {}, "check", "a.yaml", "--rules", "b")
 
     assert result.returncode == 2
-    assert "--rules says where rules are when no PATH does" in result.stderr
+    assert "use PATH or --rules, not both" in result.stderr
