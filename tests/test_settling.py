@@ -3,7 +3,8 @@
 import pytest
 
 from ratelimit_service.errors import RpcError, RulesError, Status
-from ratelimit_service.model import Limit, Unit
+from ratelimit_service.model import Descriptor, Limit, Request, Unit
+from ratelimit_service.rules.reasons import explain
 from ratelimit_service.rules.regions import RegionOptions
 from ratelimit_service.system.clock import MINUTE, SECOND
 from tests.books import book
@@ -231,3 +232,13 @@ def test_in_a_queue_a_settle_takes_of_the_outflow_and_waits_for_nothing() -> Non
     assert left(shop, "queue") == [(False, 1)]
     with pytest.raises(RpcError, match="a request that settles may not wait for its turn in a queue too"):
         shop.ask("queue", "user=ada settled")
+
+
+def test_explain_says_that_a_descriptor_settles() -> None:
+    found = explain(book(RULES), Request("shop", [Descriptor((("user", "ada"), ("settled", "1")))]))
+
+    (explanation,) = found.descriptors
+    assert [matched.rule.path for matched in explanation.matched] == [("shop", "user")]
+    assert explanation.hints == (
+        "The last entry, settled, settles: the cost is charged in full, also above the limit.",
+    )

@@ -7,6 +7,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -84,7 +85,7 @@ def explain(book: RuleBook, request: Request, bounds: PatternBounds = DEFAULT_BO
     if root is None:
         return RequestExplanation(domain, _unknown(domain, list(book.domains)), ())
     work = PatternWork(bounds)
-    found = [_explain(book, root, domain, descriptor, work) for descriptor in request.descriptors]
+    found = [_explain_settle(book, root, domain, descriptor, work) for descriptor in request.descriptors]
     if domain not in book.domains:
         of_any = f"Domain {quoted(domain)} has no rules of its own: those of domain {quoted(ANY_DOMAIN)} apply."
         found = [each._replace(hints=(of_any, *each.hints)) for each in found]
@@ -103,6 +104,18 @@ def _unknown(domain: str, known: Sequence[str]) -> str:
     more = f" and {len(known) - MAX_LISTED:,} more" if len(known) > MAX_LISTED else ""
     hint = f"; did you mean {near}?" if near else f"; there are: {names}{more}."
     return f"No limit: there is no domain {quoted(domain)}{hint}"
+
+
+def _explain_settle(
+    book: RuleBook, root: Domain, domain: str, descriptor: Descriptor, work: PatternWork
+) -> DescriptorExplanation:
+    """As `_explain`, without the last entry if it says that the descriptor settles."""
+    entries = descriptor.entries
+    if not root.settle or not entries or entries[-1][0] != root.settle:
+        return _explain(book, root, domain, descriptor, work)
+    found = _explain(book, root, domain, replace(descriptor, entries=entries[:-1]), work)
+    hint = f"The last entry, {root.settle}, settles: the cost is charged in full, also above the limit."
+    return found._replace(hints=(hint, *found.hints))
 
 
 def _explain(

@@ -244,7 +244,7 @@ class BatchScript:
         """The hits of these parts as a batch of runs; and what is asked of leases, each on a counter of its own."""
         sections, counters = self._sections(parts)
         of_leases = [(ask, name := self.key(ask.counter), counters.pop(name, [])) for ask in asks] if asks else ()
-        limits = _Limits({}, [], [])
+        limits = _Limits({}, {}, [], [])
         known = limits.known
         keys: list[str] = []
         runs: list[Run] = []
@@ -338,11 +338,18 @@ class BatchScript:
         known = limits.known
         number = known.get(id(limit))
         if number is None:
-            known[id(limit)] = number = len(known) + 1
             row = self._rows.get(rule) if limit is rule.limit else None
-            limits.rows.append(row or self._row(rule, limit))
-            if limit.kind.paired:
-                limits.paired.append(limit)
+            if row is None:
+                row = self._row(rule, limit)
+                number = limits.by_row.get(row)
+            if number is None:
+                limits.rows.append(row)
+                number = len(limits.rows)
+                if limit is not rule.limit:
+                    limits.by_row[row] = number
+                if limit.kind.paired:
+                    limits.paired.append(limit)
+            known[id(limit)] = number
         return number
 
     def _row(self, rule: Rule, limit: Limit) -> str:
@@ -478,6 +485,8 @@ class _Limits(NamedTuple):
 
     known: dict[int, int]
     """The number of each by its identity: its hash takes a microsecond. A hit on places has a limit of its own."""
+    by_row: dict[str, int]
+    """The same of limits that hits have of their own, of which many are alike: ids are in the names of memos."""
     rows: list[str]
     """As the script reads them."""
     paired: list[Limit]
