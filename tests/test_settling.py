@@ -66,7 +66,7 @@ def test_a_descriptor_that_ends_with_the_key_is_charged_in_full_to_the_counter_w
     assert left(shop, "user=bob") == [(False, 1000)]
     shop.clock.advance(42 * MINUTE // 60)
     assert left(shop, "user=ada") == [(False, 0)]
-    assert shop.counts("user") == {"settled": 1700, "overrun": 700}
+    assert shop.counts("user") == {"settled": 1700, "overrun": 700, "looks": 2}
 
 
 def test_without_the_option_the_entry_is_one_as_any_other() -> None:
@@ -158,7 +158,7 @@ def test_in_shadow_and_quota_mode_it_is_charged_and_what_is_replaced_or_banned_i
     assert summary(shop.ask("quota settled", cost=11)) == [(True, 0)]
     assert summary(shop.ask("big settled", "small settled", cost=4)) == [(False, 6), None]
     assert left(shop, "small") == [(False, 10)]
-    assert shop.counts("small") == {"replaced": 4}
+    assert shop.counts("small") == {"replaced": 4, "looks": 1}
 
 
 def test_a_rule_without_a_counter_has_nothing_to_charge() -> None:
@@ -242,3 +242,10 @@ def test_explain_says_that_a_descriptor_settles() -> None:
     assert explanation.hints == (
         "The last entry, settled, settles: the cost is charged in full, also above the limit.",
     )
+
+
+def test_charges_that_a_rule_drops_although_it_lets_looks_pass_are_counted() -> None:
+    shop = Shop(RULES.replace("settle: settled\n", ""))
+
+    assert [shop.ask("user=ada", cost=cost).allowed for cost in (0, 1700, 0, 1)] == [True, False, True, True]
+    assert shop.counts("user")["charges_dropped"] == 1700

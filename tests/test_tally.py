@@ -159,3 +159,19 @@ def test_what_another_process_has_summed_as_other_is_summed_there_too() -> None:
     tallies.of(("one too many",)).total_hits += 2
 
     assert [(path, tally.total_hits) for path, tally in tallies.items()] == [(("other",), 7)]
+
+
+def test_of_a_rule_that_lets_looks_pass_denied_charges_that_are_dropped_are_counted() -> None:
+    tally, drops, counts = Tally(), Scale(8, 10, 10, drops=True), Scale(8, 10, 10)
+    denied, look = Decision(False, 3, 2, 0, 0), Decision(True, 3, 0, 0, 0)
+    tally.count(5, denied, drops, shadow=False)
+    assert tally.charges_dropped == 0  # without looks it is a rule as any
+    tally.count(0, Decision(False, 0, 0, 0, 0), drops, shadow=False)
+    tally.count(5, denied, drops, shadow=False)
+    assert tally.charges_dropped == 0
+
+    tally.count(0, look, drops, shadow=False)
+    tally.count(5, denied, counts, shadow=False)
+    tally.count(5, denied, drops, shadow=False)
+
+    assert (tally.looks, tally.charges_dropped) == (1, 5)

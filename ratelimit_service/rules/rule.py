@@ -144,7 +144,8 @@ class Rule:
         limit = self.limit
         set_once = object.__setattr__  # frozen
         if limit is not None:
-            set_once(self, "scale", Scale(self.near, limit.capacity, limit.most))
+            drops = not limit.count_refused and limit.kind.in_windows and not limit.kind.reserves
+            set_once(self, "scale", Scale(self.near, limit.capacity, limit.most, drops))
         else:
             set_once(self, "scale", Scale(0, 0, 0))
         changes_values = any(level.counted_as is not None for level in self.levels)

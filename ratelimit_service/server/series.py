@@ -62,6 +62,12 @@ STATS: Final = (
     Stat("total_negative_hits", "Cost refunded (is_negative_hits)."),
     Stat("settled", "Cost charged in full, because it had come about (settle).", ours=True),
     Stat("overrun", "The part of settled that is above the limit.", ours=True),
+    Stat(
+        "charges_dropped",
+        "Cost of denied hits that was not charged, of a rule that lets looks pass: callers that look and charge are "
+        "never limited.",
+        ours=True,
+    ),
     Stat("settles_dropped", "Cost that had come about and was not charged, because the store was away.", ours=True),
     Stat(
         "places_expired",

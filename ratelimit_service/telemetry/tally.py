@@ -34,6 +34,8 @@ class Scale:
     """The window's requests, or the bucket's burst."""
     room: int
     """The limit, plus what may exceed it."""
+    drops: bool = False
+    """What is denied is not charged, and nothing settles it."""
 
 
 class PolicyAnswer(NamedTuple):
@@ -107,6 +109,11 @@ class Tally:
     """The part of it above the limit, or above what was reserved."""
     settles_dropped: int = 0
     """Not charged although it had come about, because the store was away."""
+    looks: int = 0
+    """Hits of cost 0 that were allowed."""
+    charges_dropped: int = 0
+    """The cost of denied hits that was not charged, of a rule that lets looks pass: callers that look and then charge
+    are never limited by it."""
     # Cost of hits answered without the store; it is in none of the numbers above.
     error_failed: int = 0
     open_allowed: int = 0
@@ -118,8 +125,9 @@ class Tally:
 
     def count(self, cost: int, decision: Decision, scale: Scale, shadow: bool) -> None:
         """Count one decision on a counter with that scale."""
-        if cost < 0:
+        if cost <= 0:
             self.total_negative_hits -= cost
+            self.looks += not cost and decision.allowed
             return
         self.total_hits += cost
         over = decision.over
@@ -134,6 +142,8 @@ class Tally:
             self.within_limit += cost - over
         else:
             self.over_limit += over
+            if scale.drops and self.looks:
+                self.charges_dropped += cost
             if decision.__class__ is Blocked:
                 self.blocked += over
             if shadow:
