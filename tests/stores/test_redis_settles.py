@@ -17,9 +17,12 @@ from ratelimit_service.model import Descriptor, Limit, Request, Unit, settling
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.kept import KeptSettles
+from ratelimit_service.stores.redis.keys import first_counter, slot_of
+from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.system.clock import MINUTE
 from tests.books import book
 from tests.clocks import Clock
+from tests.parts import parts_of
 from tests.ports import free_port
 from tests.redis import Redis, start_redis
 from tests.stores.redis_stores import charge, hit_of, opened, until
@@ -235,3 +238,16 @@ def test_of_what_is_kept_the_number_is_bounded_and_what_is_too_late_is_dropped()
     clock.advance(1)
     assert kept.take() == []
     assert [hit.tally.settles_dropped for hit in again] == [7, 7]
+
+
+def test_in_a_cluster_the_memo_of_each_id_is_in_the_slot_of_its_counter() -> None:
+    (rule,) = book(RESERVED.replace("ALGORITHM", "token_bucket")).rules
+    assert rule.limit is not None
+    script = BatchScript(clustered=True)
+    for number in range(50):
+        hit = hit_of(rule, f"a{number}")
+        hit.limit = rule.limit.kind.held_by(rule.limit, f"id {number}")
+        counter, memo = script.encode(parts_of([hit])).keys
+
+        assert slot_of(memo) == slot_of(counter)
+        assert first_counter(memo.encode()) == counter.encode()
