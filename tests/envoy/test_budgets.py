@@ -53,13 +53,20 @@ def settled(cost: str) -> Json:
     return {"rate_limits": [by(("tenant", "x-user"), hits_addend={"number": 0}), done]}
 
 
+OR_ELSE: Final = (
+    "%CEL('x-max-tokens' in request.headers && request.headers['x-max-tokens'].matches('^[1-9][0-9]{0,6}$')"
+    " ? int(request.headers['x-max-tokens']) : 35)%"
+)
 FROM_HEADER: Final = {"hits_addend": {"format": "%REQ(x-max-tokens)%"}}
 ROUTES: Final = [
     route("/chat", per_route=reserved("user", **FROM_HEADER)),
     route("/bucket", per_route=reserved("bucket", **FROM_HEADER)),
     route("/estimate", per_route=reserved("user")),
+    route("/either", per_route=reserved("user", hits_addend={"format": OR_ELSE})),
     route("/look", per_route=settled(TOKENS["format"])),
     route("/bytes", per_route=settled("%BYTES_SENT%")),
+    route("/half", per_route=settled("%CEL((response.total_size + 1) / 2)%")),
+    route("/money", per_route=settled("%CEL(int(metadata.filter_metadata.llm.tokens) * 15)%")),
 ]
 
 
@@ -190,6 +197,15 @@ def test_a_cost_that_envoy_cannot_read_reserves_nothing_and_is_settled_all_the_s
     assert shop.send("/chat", user, x_max_tokens="1") == 429
 
 
+@pytest.mark.parametrize(
+    ("header", "left"), [("30", 70), (None, 65), ("many", 65), ("-5", 65), ("0", 65), ("1000000001", 65)]
+)
+def test_with_a_default_in_envoy_each_request_reserves(shop: Shop, header: str | None, left: int) -> None:
+    user = f"either {header}"
+    assert shop.send("/either", user, **({} if header is None else {"x_max_tokens": header})) == 200
+    assert shop.left("user", user) == left
+
+
 def test_an_answer_without_its_usage_stays_charged_as_reserved(shop: Shop) -> None:
     """Nor does Envoy send the settle of a client that goes away before the usage is there."""
     assert shop.send("/chat", "kim", x_max_tokens="20") == 200
@@ -221,5 +237,11 @@ def test_without_ids_all_who_look_at_once_are_let_in_and_what_they_used_is_owed(
 def test_the_bytes_of_an_answer_are_settled_when_it_has_been_sent(shop: Shop) -> None:
     assert shop.send("/bytes", "oli") == 200
     shop.until_left(45, "tenant", "oli")
-    assert shop.send("/bytes", "oli", x_usage="1") == 200
-    eventually(lambda: shop.send("/bytes", "oli") == 429, "the bytes are used up")
+    assert shop.send("/half", "oli") == 200  # of all bytes, with the headers
+    shop.until_left(0, "tenant", "oli")
+    assert shop.send("/bytes", "oli") == 429
+
+
+def test_tokens_become_money_in_envoy(shop: Shop) -> None:
+    assert shop.send("/money", "pia", x_usage="2") == 200
+    shop.until_left(70, "tenant", "pia")
