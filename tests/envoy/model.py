@@ -6,38 +6,29 @@ for `release`, before the last event or `after` it.
 
 import asyncio
 import json
+import re
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
-from tests.envoy.proxy import http_filter
-from tests.processes import START_SECONDS, eventually
+import yaml
 
-USAGE: Final[dict[str, Any]] = http_filter(
-    "envoy.filters.http.sse_to_metadata",
-    "filters.http.sse_to_metadata.v3.SseToMetadata",
-    {
-        "response_rules": {
-            "content_parser": http_filter(
-                "envoy.content_parsers.json",
-                "content_parsers.json.v3.JsonContentParser",
-                {
-                    "rules": [
-                        {
-                            "rule": {
-                                "selectors": [{"key": "usage"}, {"key": "total_tokens"}],
-                                "on_present": {"metadata_namespace": "llm", "key": "tokens", "type": "NUMBER"},
-                            }
-                        }
-                    ]
-                },
-            )
-        }
-    },
-)
-"""Envoy's filter that makes dynamic metadata of the last event: `%DYNAMIC_METADATA(llm:tokens)%`."""
+from tests.processes import ROOT, START_SECONDS, eventually
+
+_PAGE: Final = (ROOT / "docs" / "budgets.md").read_text(encoding="utf-8")
+
+
+def shown(begin: str) -> str:
+    """The blocks of docs/budgets.md that begin so, one after the other."""
+    return "---\n".join(re.findall(rf"^```\w*\n({begin}.*?)^```", _PAGE, re.MULTILINE | re.DOTALL))
+
+
+USAGE: Final[dict[str, Any]] = yaml.safe_load(shown("http_filters:"))["http_filters"][0]
+"""Envoy's filter that makes dynamic metadata of the last event."""
+TOKENS: Final = "%DYNAMIC_METADATA(io.envoy.ai_gateway:llm_total_token)%"
+"""What it makes of it."""
 
 _HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 

@@ -4,6 +4,7 @@ The model's own count says what was used. Each test has a user of its own, and 1
 """
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+import yaml
 
-from tests.envoy.model import USAGE, Model, start_model
+from tests.envoy.model import TOKENS, USAGE, Model, shown, start_model
 from tests.envoy.proxy import Envoy, Json, address, bootstrap, by, cluster, endpoint, route, start_envoy
 from tests.processes import START_SECONDS, Service, eventually, start_service
 from tests.processes import ask as ask_http
@@ -37,13 +39,11 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 100, algorithm: token_bucket}
 """
 
-TOKENS: Final = {"format": "%DYNAMIC_METADATA(llm:tokens)%"}
-
 
 def reserved(key: str, **request: Any) -> Json:
     """Envoy's half: what a request reserves, and what is settled when its stream is done."""
     entries = (key, "x-user"), ("request_id", "x-request-id")
-    done = by(*entries, ("settled", "=1"), hits_addend=TOKENS, apply_on_stream_done=True)
+    done = by(*entries, ("settled", "=1"), hits_addend={"format": TOKENS}, apply_on_stream_done=True)
     return {"rate_limits": [by(*entries, **request), done]}
 
 
@@ -53,27 +53,26 @@ def settled(cost: str) -> Json:
     return {"rate_limits": [by(("tenant", "x-user"), hits_addend={"number": 0}), done]}
 
 
-OR_ELSE: Final = (
-    "%CEL('x-max-tokens' in request.headers && request.headers['x-max-tokens'].matches('^[1-9][0-9]{0,6}$')"
-    " ? int(request.headers['x-max-tokens']) : 35)%"
-)
 FROM_HEADER: Final = {"hits_addend": {"format": "%REQ(x-max-tokens)%"}}
 ROUTES: Final = [
     route("/chat", per_route=reserved("user", **FROM_HEADER)),
     route("/bucket", per_route=reserved("bucket", **FROM_HEADER)),
     route("/estimate", per_route=reserved("user")),
-    route("/either", per_route=reserved("user", hits_addend={"format": OR_ELSE})),
-    route("/look", per_route=settled(TOKENS["format"])),
+    route("/either", per_route=reserved("user", **yaml.safe_load(shown("hits_addend:")))),
+    route("/shown", per_route={"domain": "chat", **yaml.safe_load(shown("rate_limits:"))}),
+    route("/look", per_route=settled(TOKENS)),
     route("/bytes", per_route=settled("%BYTES_SENT%")),
     route("/half", per_route=settled("%CEL((response.total_size + 1) / 2)%")),
-    route("/money", per_route=settled("%CEL(int(metadata.filter_metadata.llm.tokens) * 15)%")),
+    route(
+        "/money", per_route=settled("%CEL(int(metadata.filter_metadata['io.envoy.ai_gateway'].llm_total_token) * 15)%")
+    ),
 ]
 
 
 class Shop(NamedTuple):
-    """A service, an Envoy before it, and a model behind."""
+    """Services, an Envoy before them, and a model behind."""
 
-    service: Service
+    services: list[Service]
     envoy: Envoy
     model: Model
 
@@ -99,7 +98,7 @@ class Shop(NamedTuple):
         if key != "tenant":
             entries.append({"key": "request_id", "value": "a look"})
         body = {"domain": "shop", "descriptors": [{"entries": entries, "hitsAddend": 0}]}
-        reply = ask_http(self.service.http_port, "/json", method="POST", body=json.dumps(body))
+        reply = ask_http(self.services[0].http_port, "/json", method="POST", body=json.dumps(body))
         return int(json.loads(reply.body)["statuses"][0].get("limitRemaining", 0))
 
     def until_left(self, units: int, key: str, user: str) -> None:
@@ -114,9 +113,12 @@ def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     environ: dict[str, str] = {}
     if request.param == "redis":
         environ = {"REDIS_URL": f"127.0.0.1:{request.getfixturevalue('redis').port}", "STORE_DEADLINE": "30s"}
+    (folder / "rules").mkdir()
+    for number, text in enumerate([RULES, *shown("domain:").split("---\n")]):
+        (folder / "rules" / f"{number}.yaml").write_text(text, encoding="utf-8")
     with start_model() as model, ExitStack() as stack:
         services = [
-            stack.enter_context(start_service(folder / str(number), RULES, environ))
+            stack.enter_context(start_service(folder / str(number), folder / "rules", environ))
             for number in range(2 if environ else 1)
         ]
         made = bootstrap(
@@ -126,7 +128,7 @@ def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             filters_before=[USAGE],
         )
         made["static_resources"]["clusters"].append(cluster("model", [endpoint(address(model.port))]))
-        yield Shop(services[0], stack.enter_context(start_envoy(folder / "envoy", made)), model)
+        yield Shop(services, stack.enter_context(start_envoy(folder / "envoy", made)), model)
 
 
 def test_what_a_request_reserves_and_does_not_use_goes_back_when_its_stream_is_done(shop: Shop) -> None:
@@ -198,9 +200,10 @@ def test_a_cost_that_envoy_cannot_read_reserves_nothing_and_is_settled_all_the_s
 
 
 @pytest.mark.parametrize(
-    ("header", "left"), [("30", 70), (None, 65), ("many", 65), ("-5", 65), ("0", 65), ("1000000001", 65)]
+    ("header", "left"), [("30", 70), (None, 50), ("many", 50), ("-5", 50), ("0", 50), ("1000000001", 50)]
 )
 def test_with_a_default_in_envoy_each_request_reserves(shop: Shop, header: str | None, left: int) -> None:
+    """The page's 4000, of which a reservation takes half of this limit."""
     user = f"either {header}"
     assert shop.send("/either", user, **({} if header is None else {"x_max_tokens": header})) == 200
     assert shop.left("user", user) == left
@@ -245,3 +248,15 @@ def test_the_bytes_of_an_answer_are_settled_when_it_has_been_sent(shop: Shop) ->
 def test_tokens_become_money_in_envoy(shop: Shop) -> None:
     assert shop.send("/money", "pia", x_usage="2") == 200
     shop.until_left(70, "tenant", "pia")
+
+
+def test_what_the_page_shows_for_a_chat_reserves_and_settles(shop: Shop) -> None:
+    def counted(number: str) -> int:
+        found = rf'^ratelimit_service_rate_limit_{number}{{domain="chat".*per_calendar_month"}} (\d+)'
+        return sum(
+            int(each) for service in shop.services for each in re.findall(found, service.metrics(), re.MULTILINE)
+        )
+
+    assert shop.send("/shown", "quin", x_usage="700") == 200
+    assert counted("total_hits") == 4000
+    eventually(lambda: counted("settled_total") == 700, "the usage is settled")
