@@ -142,6 +142,18 @@ def test_what_a_request_reserves_and_does_not_use_goes_back_when_its_stream_is_d
     shop.until_left(93, "user", "ada")
 
 
+def test_a_retry_with_the_same_id_reserves_nothing_more(shop: Shop) -> None:
+    same = {"x_request_id": "retried", "x_max_tokens": "30", "x_hold": "before"}
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(shop.send, "/bucket", "ben", x_usage="7", **same) for _ in range(2)]
+        shop.model.wait_for("ben", 2)
+        meanwhile = shop.left("bucket", "ben")
+        shop.model.release("ben")
+
+    assert ([each.result() for each in answers], meanwhile) == ([200, 200], 70)
+    shop.until_left(93, "bucket", "ben")
+
+
 @pytest.mark.parametrize(("path", "key"), [("/chat", "user"), ("/bucket", "bucket")])
 def test_callers_at_once_never_use_more_than_the_limit_and_all_but_a_reservation_of_it(
     shop: Shop, path: str, key: str
@@ -214,7 +226,7 @@ def test_an_answer_without_its_usage_stays_charged_as_reserved(shop: Shop) -> No
     assert shop.send("/chat", "kim", x_max_tokens="20") == 200
     with shop.leave("lee", "Well", **{"x-usage": "7", "x-hold": "before"}):
         assert shop.left("user", "lee") == 70
-    # Later ones of the same connection come after what Envoy would have sent before.
+    # Later ones to the same service come after what Envoy would have sent before.
     assert shop.send("/chat", "kim", x_max_tokens="30", x_usage="1") == 200
     shop.until_left(79, "user", "kim")
     assert shop.left("user", "lee") == 70
