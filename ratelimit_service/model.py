@@ -93,7 +93,7 @@ class Kind:
     # How it is charged.
     twin: ClassVar[str] = ""
     """The name of its Lua twin, the file beside its module (`algorithms.kinds`). Empty: there is none."""
-    apart: ClassVar[bool] = False
+    composite: ClassVar[bool] = False
     """A hit needs more than the algorithm's `hit`."""
     in_windows: ClassVar[bool] = True
     """It limits what comes in a window. False: what is under way at once; then no unit is meant."""
@@ -101,7 +101,7 @@ class Kind:
     """What a hit takes is held by the request that a level of the rule names, until a refund gives it back."""
     reserves: ClassVar[bool] = False
     """A hit is charged what the request may cost, under its id, until that is settled."""
-    paired: ClassVar[bool] = False
+    has_second: ClassVar[bool] = False
     """A second counter is charged with the limit's own: one for each, or one that several limits have in common."""
     strict: bool = False
     """With a common counter, what the limit allows by itself needs room there too."""
@@ -317,11 +317,11 @@ class Limit:
     """What it is beside these numbers: with a block after denials, a member of a pool, …"""
     owes: bool = False
     """What is charged by it has come about: it is charged in full, whatever there is room for."""
-    apart: bool = field(init=False, repr=False, compare=False)
+    composite: bool = field(init=False, repr=False, compare=False)
     """A hit needs more than the algorithm's `hit`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "apart", self.kind.apart or self.owes)  # frozen
+        object.__setattr__(self, "composite", self.kind.composite or self.owes)  # frozen
 
     @property
     def capacity(self) -> int:
@@ -355,7 +355,7 @@ class Limit:
     @property
     def alone(self) -> "Limit":
         """The limit without a second counter."""
-        return replace(self, kind=PLAIN) if self.kind.paired else self
+        return replace(self, kind=PLAIN) if self.kind.has_second else self
 
     @property
     def most(self) -> int:

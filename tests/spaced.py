@@ -15,7 +15,7 @@ class Spaced(Kind):
     gap: int
 
     twin = "spaced"
-    apart = paired = True
+    composite = has_second = True
     ending = "|spaced"
     in_runs = False
     why_not_leased = "gap: each request has to reach Redis"

@@ -191,7 +191,7 @@ class Limiter:
         for tally, number, cost in plan.increments:
             tally.add(number, cost)
         verdict = plan.verdict
-        if plan.joint:
+        if plan.has_bundles:
             spare(plan.charged)
             verdict.hits = by_descriptor(plan.hits)
         if plan.measured:

@@ -80,7 +80,7 @@ class Plan:
 
     __slots__ = (
         *("charged", "denied", "domain", "edition", "hits", "increments"),
-        *("joint", "measured", "queued_bytes", "refused", "ruled", "verdict"),
+        *("has_bundles", "measured", "queued_bytes", "refused", "ruled", "verdict"),
     )
 
     settles = False
@@ -109,7 +109,7 @@ class Plan:
         """Counts the outcome of the request."""
         self.increments = increments
         charged: list[Hit] = []
-        self.joint = False
+        self.has_bundles = False
         """Some hits are charged together, or some descriptor has several limits."""
         self.denied = False
         """Some hit without a counter is denied."""
@@ -125,8 +125,8 @@ class Plan:
                 continue
             charged.append(hit)
             if hit.together or hit.beside:
-                self.joint = True
-        self.charged = tuple(in_bundles(charged) if self.joint else charged)
+                self.has_bundles = True
+        self.charged = tuple(in_bundles(charged) if self.has_bundles else charged)
         """What the store decides: all hits that have a counter, with those beside them."""
         self.measured = False
         """Of the limit of some hit more is measured than what is counted."""
@@ -135,11 +135,11 @@ class Plan:
                 self.measured = True
         self.refused = tuple(refused)
         """The hits without a counter that are denied, and not in shadow mode."""
-        self.hits = self.charged if len(self.charged) == len(hits) and not self.joint else hits
+        self.hits = self.charged if len(self.charged) == len(hits) and not self.has_bundles else hits
         """One for each descriptor, or None where nothing limits it."""
         make = LateVerdict if queued_bytes else Verdict
         self.verdict = verdict = make(True, self.hits, unmatched, idle_quota, response)
-        if self.joint and response is not None:
+        if self.has_bundles and response is not None:
             verdict.limits = [each for hit in hits if hit is not None for each in (hit, *hit.beside)]
 
     def again(self) -> "Plan":
@@ -150,7 +150,7 @@ class Plan:
         plan.edition = self.edition
         plan.domain = self.domain
         plan.increments = self.increments
-        plan.joint = plan.denied = False
+        plan.has_bundles = plan.denied = False
         plan.measured = self.measured
         plan.ruled = True
         plan.queued_bytes = 0

@@ -108,7 +108,7 @@ class MemoryStore:
                 self._charge_bundles(hits[hits.index(hit) :], now)
                 return True
             limit = hit.limit
-            if limit.apart:
+            if limit.composite:
                 self._charge_alone(hit, now)
                 continue
             key = hit.key
@@ -165,7 +165,7 @@ class MemoryStore:
 
     def _end(self, hit: Hit) -> None:
         """Note what its decision says of its counter."""
-        if hit.limit.apart:
+        if hit.limit.composite:
             _count_found(hit)
         state = self._segment(hit.key).get(hit.key)
         if not hit.decision.remaining and state is not None:
@@ -179,10 +179,10 @@ class MemoryStore:
         """Charge a denied hit, which may have been denied only because of hits that are not charged after all."""
         key, limit = hit.key, hit.limit
         cost = hit.cost if limit.count_refused else 0
-        if limit.kind.paired:
+        if limit.kind.has_second:
             second = second_key(hit)
             states[second], cost = limit.kind.deny(self._state(second, states), limit, hit.cost, cost, now)
-        if cost or not limit.apart:
+        if cost or not limit.composite:
             states[key], _ = hit.rule.algorithm.hit(self._state(key, states), limit, cost, now)
         else:
             states[key], _, _ = limit.kind.hit(hit.rule.algorithm.hit, self._state(key, states), None, limit, 0, now)
@@ -191,11 +191,11 @@ class MemoryStore:
         """Charge `cost`, and put the new states of the counter, and of its second one, into `states`."""
         key, limit, algorithm = hit.key, hit.limit, hit.rule.algorithm
         state = self._state(key, states)
-        if not limit.apart:
+        if not limit.composite:
             states[key], decision = algorithm.hit(state, limit, cost, now)
             return decision
         kind = limit.kind
-        second = second_key(hit) if kind.paired else ""
+        second = second_key(hit) if kind.has_second else ""
         before = self._state(second, states) if second else None
         if limit.owes:
             states[key], after, decision = kind.owe(algorithm, state, before, limit, cost, now)

@@ -32,7 +32,7 @@ class Block(Kind):
     """The length up to which a next block is twice as long as the last one; 0: all are `block_for` long."""
 
     twin = "block"
-    apart = paired = True
+    composite = has_second = True
     ending = "|block"
     in_runs = False
     why_not_leased = "block_for: each refused request has to reach Redis"

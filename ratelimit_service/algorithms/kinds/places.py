@@ -67,7 +67,7 @@ class Places(Kind):
     """The 64-bit digest of the id whose hit this is; 0 for none."""
 
     twin = "places"
-    apart = holds = True
+    composite = holds = True
     in_windows = in_runs = may_be_central = False
     longest_denial = 0  # a place may be given back at any moment, by any process
     why_not_leased = "concurrency: each place is held by one request"

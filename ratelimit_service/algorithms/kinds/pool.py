@@ -47,7 +47,7 @@ class Elastic(Kind):
     """What the limit allows without a loan waits for the pool too."""
 
     twin = "pool"
-    apart = paired = True
+    composite = has_second = True
     in_runs = False
     why_not_leased = "elastic: what is allowed is charged to its pool too"
     only_counted_so = "an elastic limit is counted by sub_windows"

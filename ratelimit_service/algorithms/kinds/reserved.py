@@ -64,7 +64,7 @@ class Reserved(Kind):
     """The 64-bit digest of the id whose hit this is; 0 for none."""
 
     twin = "reserved"
-    apart = paired = reserves = True
+    composite = has_second = reserves = True
     in_runs = False
     longest_denial = 0  # a settle makes room at any moment, in any process
     why_not_leased = "reserve: any process may settle what another one has reserved"

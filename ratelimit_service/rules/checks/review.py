@@ -185,7 +185,7 @@ def _is_weaker(rule: Rule, upper: Rule) -> bool:
     limit, other = rule.limit, upper.limit
     if limit is None or other is None or not other.requests or rule.algorithm is not upper.algorithm:
         return False
-    if limit.kind.paired:  # its second counter denies when the other one has room
+    if limit.kind.has_second:  # its second counter denies when the other one has room
         return False
     if any(each.shadow or each.quota for each in (rule, upper)):
         return False

@@ -7,10 +7,11 @@
 --            now in microseconds, or 0 for the time of Redis
 --            jitter: microseconds that the keys of aligned windows outlive their states; -1: nothing may be written,
 --              because all hits have cost 0
---            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES; negative: what comes by it has come
---              about and is charged in full, and answered as a look after it), requests, window, burst, parts, first_request (2 for a calendar), count_refused (2: crossing_only), exceed, whether windows are aligned,
---              and the twin of its kind, 0 for a plain one; of a calendar then four edges, which fixed_window.lua
---              explains; then what the twin of its kind reads
+--            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES; negative: its costs have come about:
+--              they are charged in full, and answered as a look after it), requests, window, burst, parts, first_request
+--              (2 for a calendar), count_refused (2: crossing_only), exceed, whether windows are aligned, and the twin of
+--              its kind, 0 for a plain one; of a calendar then four edges, which fixed_window.lua explains; then what the
+--              twin of its kind reads
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 --            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0
@@ -105,7 +106,7 @@ end
 
 --steps--
 local function read_limits(batch, now, leases)
-  local limits, whole, from, paired = {}, true, 4, false
+  local limits, whole, from, with_second = {}, true, 4, false
   for i = 1, batch[3] do
     local kind = batch[from + 9] > 0 and twin(NAMES[batch[from + 9]])
     local number = batch[from]
@@ -132,13 +133,13 @@ local function read_limits(batch, now, leases)
     end
     if kind then
       from = kind.read(limits[i], batch, from, now, algorithm)
-      limits[i].paired = kind.charge and kind
-      paired = paired or limits[i].paired
+      limits[i].with_second = kind.charge and kind
+      with_second = with_second or limits[i].with_second
     end
     if number < 0 then
       limits[i].look, limits[i].owe = found.hit, found.owe
-      if limits[i].paired then
-        limits[i].paired = {charge = kind.owe}
+      if limits[i].with_second then
+        limits[i].with_second = {charge = kind.owe}
       else
         limits[i].hit = twin('settle').charge
       end
@@ -147,24 +148,24 @@ local function read_limits(batch, now, leases)
     limits[i].twin = leases and found
     whole = whole and not found.load
   end
-  return limits, whole, from, paired
+  return limits, whole, from, with_second
 end
 
 -- The number of runs; and of each one whose limit has a second counter, the index of that one's key.
 local function find_seconds(batch, at, limits)
-  local runs, paired, second_of = 0, {}, {}
+  local runs, with_second, second_of = 0, {}, {}
   while at <= #batch do
     if batch[at] < 0 then
       at = at + 1
     else
       runs = runs + 1
-      if limits[batch[at]].paired then
-        paired[#paired + 1] = runs
+      if limits[batch[at]].with_second then
+        with_second[#with_second + 1] = runs
       end
       at = at + 3
     end
   end
-  for index, run in ipairs(paired) do
+  for index, run in ipairs(with_second) do
     second_of[run] = runs + index
   end
   return runs, second_of
@@ -197,11 +198,11 @@ local function charge(keys, batch, leases)
     local time = call('TIME')
     now = time[1] * 1000000 + time[2]
   end
-  local limits, whole, at, paired = read_limits(batch, now, leases)
+  local limits, whole, at, with_second = read_limits(batch, now, leases)
   local run, ends = 1, #batch
   local granted = leases and {}
   local runs, second_of = #keys, nil
-  if paired then
+  if with_second then
     runs, second_of = find_seconds(batch, at, limits)
   end
   -- Read all states with one command, not one each; unless there are logs, of which only a part is read, or runs
@@ -253,7 +254,7 @@ local function charge(keys, batch, leases)
   -- Charges run `i`, and its second counter too.
   local function charge_both(i, state, limit, cost)
     local second = second_at(i, limit)
-    local after, second_after, allowed, room, left, reset, retry = limit.paired.charge(state, second.state, limit, cost, now)
+    local after, second_after, allowed, room, left, reset, retry = limit.with_second.charge(state, second.state, limit, cost, now)
     put_second(second, second_after)
     return after, allowed, room, left, reset, retry
   end
@@ -281,7 +282,7 @@ local function charge(keys, batch, leases)
         end
       else
         local got, room, left, reset, retry
-        if limit.paired then
+        if limit.with_second then
           state, got, room, left, reset, retry = charge_both(run, state, limit, cost)
         elseif count == 1 then
           state, got, room, left, reset, retry = limit.hit(state, limit, cost, now)
@@ -312,7 +313,7 @@ local function charge(keys, batch, leases)
     local function hit(i, cost)
       local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
       local answered
-      if limit.paired then
+      if limit.with_second then
         answered = {charge_both(run + i - 1, states[key] or nil, limit, cost)}
       else
         answered = {limit.hit(states[key] or nil, limit, cost, now)}
@@ -325,10 +326,10 @@ local function charge(keys, batch, leases)
       local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
       local cost = batch[at + 3 * i - 2]
       local charged = limit.count_refused == 1 and cost or 0
-      if limit.paired and limit.paired.deny then
+      if limit.with_second and limit.with_second.deny then
         local second = second_at(run + i - 1, limit)
         local after
-        after, charged = limit.paired.deny(second.state, limit, cost, charged, now)
+        after, charged = limit.with_second.deny(second.state, limit, cost, charged, now)
         put_second(second, after)
       end
       states[key] = limit.hit(states[key] or nil, limit, charged, now) or false

@@ -265,7 +265,7 @@ class BatchScript:
                     keys.append(key)
                     runs.append(run)
                     numbers += (self._number(first.rule, first.limit, limits), first.cost, len(run))
-        seconds = self._seconds(keys, runs) if limits.paired else ()
+        seconds = self._seconds(keys, runs) if limits.with_second else ()
         leases = self._add_leases(of_leases, keys, runs, numbers, limits) if asks else ()
         keys += seconds
         now = 0 if self._clock is None else self._clock()
@@ -347,8 +347,8 @@ class BatchScript:
                 number = len(limits.rows)
                 if limit is not rule.limit:
                     limits.by_row[row] = number
-                if limit.kind.paired:
-                    limits.paired.append(limit)
+                if limit.kind.has_second:
+                    limits.with_second.append(limit)
             known[id(limit)] = number
         return number
 
@@ -389,7 +389,7 @@ class BatchScript:
         return [
             self._second(key, kind.second_ending) if kind.second_ending else self.key(common_counter(run[0].rule))
             for key, run in zip(keys, runs, strict=True)
-            if (kind := run[0].limit.kind).paired
+            if (kind := run[0].limit.kind).has_second
         ]
 
     def decode(  # noqa: PLR0912 - hot: one answer in a few ways
@@ -489,7 +489,7 @@ class _Limits(NamedTuple):
     """The same of limits that hits have of their own, of which many are alike: ids are in the names of memos."""
     rows: list[str]
     """As the script reads them."""
-    paired: list[Limit]
+    with_second: list[Limit]
     """Those with a second counter."""
 
 
