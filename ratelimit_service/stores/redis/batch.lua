@@ -254,7 +254,8 @@ local function charge(keys, batch, leases)
   -- Charges run `i`, and its second counter too.
   local function charge_both(i, state, limit, cost)
     local second = second_at(i, limit)
-    local after, second_after, allowed, room, left, reset, retry = limit.with_second.charge(state, second.state, limit, cost, now)
+    local after, second_after, allowed, room, left, reset, retry =
+      limit.with_second.charge(state, second.state, limit, cost, now)
     put_second(second, second_after)
     return after, allowed, room, left, reset, retry
   end
