@@ -86,3 +86,13 @@ def test_the_page_on_scale_has_what_the_model_says() -> None:
 
     assert len(tables) == page.count(":begin -->") == 8
     assert [table for table in tables if f"\n{table}\n" not in page] == []
+
+
+def test_what_is_reserved_is_never_more_than_the_budget_and_what_is_looked_at_is() -> None:
+    told = bench("budgets.py", "--callers=16", "--seconds=2", "--services=2")
+
+    _, *used = [cell.split()[0] for cell in told.splitlines()[2].strip("| ").split("|")]
+    looked, most, bucket, _ = [int(each.replace(",", "")) for each in used]
+    assert looked > 100_000
+    assert most <= 100_000
+    assert bucket <= 100_100  # with what comes back meanwhile
