@@ -3,7 +3,7 @@
 
 -- -> state, got, over, left, reset_after, retry_after: -3 or -4, whether a look after it is allowed; what was above the limit
 local function charge(state, limit, cost, now)
-  local room = select(4, limit.look(state, limit, 0, now))
+  local state, _, _, room = limit.look(state, limit, 0, now)
   if cost > 0 then
     state = limit.owe(state, limit, cost, now)
   end

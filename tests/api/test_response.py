@@ -117,6 +117,8 @@ def expected(verdict: Verdict) -> RateLimitResponse:
             (NAMES.remaining, tightest.decision.remaining),
             (NAMES.reset, -(-tightest.decision.reset_after // 1_000_000)),
         ):
+            if name == NAMES.reset and tightest.rule.deny and tightest.decision.retry_after == NEVER:
+                continue
             message.response_headers_to_add.add(key=name, value=str(value))
     return message
 

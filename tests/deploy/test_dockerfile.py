@@ -86,7 +86,8 @@ class Image(NamedTuple):
     def environ(self) -> dict[str, str]:
         """What ENV says, and nothing of this machine's."""
         told = dict(word.split("=", 1) for word in shlex.split(self.below(final("ENV"))))
-        return told | {"PATH": told["PATH"].replace("$PATH", os.defpath)}
+        # The tests' own TMPDIR is not for the image's user.
+        return told | {"PATH": told["PATH"].replace("$PATH", os.defpath), "TMPDIR": "/tmp"}  # noqa: S108
 
     def command(self, words: Sequence[str], user: int = NOBODY) -> list[str]:
         """These words as ENTRYPOINT or HEALTHCHECK would start them: found by PATH, as USER or as another."""

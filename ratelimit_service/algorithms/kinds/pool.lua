@@ -48,7 +48,7 @@ end
 
 local function owe(state, pool, limit, cost, now)
   local counter, exceed = limit.second, limit.exceed
-  local room = select(4, limit.hit(state, limit, 0, now))
+  local state, _, _, room = limit.hit(state, limit, 0, now)
   if cost > 0 then
     pool = bucket.hit(pool, counter, min(cost, (select(4, bucket.hit(pool, counter, 0, now)))), now)
     state = limit.owe(state, limit, cost, now)
