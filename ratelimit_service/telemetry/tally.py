@@ -180,24 +180,24 @@ class Tally:
 class Settlements(Tally):
     """A tally for hits whose cost has come about: it counts them apart in another one, and has no numbers itself."""
 
-    __slots__ = ("_tally",)
+    __slots__ = ("tally",)
 
     def __init__(self, tally: Tally) -> None:
-        self._tally = tally
+        self.tally = tally
 
     def count(self, cost: int, decision: Decision, scale: Scale, shadow: bool) -> None:
         """As Tally says."""
-        self._tally.settled += cost
-        self._tally.overrun += decision.over
+        self.tally.settled += cost
+        self.tally.overrun += decision.over
 
     def add(self, number: str, cost: int) -> None:
         """As Tally says."""
-        self._tally.add(number, cost)
+        self.tally.add(number, cost)
 
     def count_by_policy(self, cost: int, policy: str, outcome: str) -> None:
         """As Tally says: only `local` charges anything."""
         if policy != KEPT:
-            self._tally.add("settled" if policy == "local" else "settles_dropped", cost)
+            self.tally.add("settled" if policy == "local" else "settles_dropped", cost)
 
 
 OUTCOMES: Final = ("allowed", "refused", "shadow", "policy_allowed", "policy_refused", "unlimited", "failed")

@@ -1,31 +1,30 @@
 """Costs that have come about, in a real Redis: beside leases, known refusals, upstream's names; and without Redis."""
 
 import asyncio
-import signal
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
 from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms.kinds.reserved import Reserved
 from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Limit, Request, Unit, settling
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.kept import KeptSettles
+from ratelimit_service.stores.redis.kept import MOST, KeptSettles
 from ratelimit_service.stores.redis.keys import first_counter, slot_of
 from ratelimit_service.stores.redis.script import BatchScript
-from ratelimit_service.system.clock import MINUTE
+from ratelimit_service.stores.store import Done
+from ratelimit_service.system.clock import SECOND
 from tests.books import book
-from tests.clocks import Clock
 from tests.parts import parts_of
 from tests.ports import free_port
-from tests.redis import Redis, start_redis
-from tests.stores.redis_stores import charge, hit_of, opened, until
+from tests.redis import Redis
+from tests.stores.redis_stores import Proxy, charge, hit_of, opened, until
 from tests.stores.test_redis_leases import leased, warm
 from tests.stores.test_redis_policy import RULES, numbers
 
@@ -160,6 +159,22 @@ RESERVED = """
     """
 
 
+async def answered(
+    limiter: Limiter, name: str, cost: int | None, *, settles: bool = False, granted: int | None = None
+) -> tuple[bool, int] | None:
+    """Whether a request with this id is allowed, or its settle, and what is left; None if it ends with an error."""
+    answer: asyncio.Future[Verdict | RpcError] = asyncio.get_running_loop().create_future()
+    entries = (("id", name), ("done", "1")) if settles else (("id", name),)
+    asked = [Descriptor(entries, 1 if cost is None else cost, hits_addend=cost)]
+    limiter.decide_later(limiter.plan(Request("shop", asked)), answer.set_result, granted)
+    verdict = await answer
+    if isinstance(verdict, RpcError):
+        return None
+    (hit,) = verdict.hits
+    assert hit is not None
+    return verdict.allowed, hit.remaining
+
+
 @pytest.mark.parametrize("algorithm", ["fixed_window", "sub_windows", "token_bucket"])
 def test_a_reservation_is_settled_by_any_instance_and_a_refusal_is_not_remembered(redis: Redis, algorithm: str) -> None:
     rules, prefix = book(RESERVED.replace("ALGORITHM", algorithm)), f"{algorithm}:"
@@ -172,72 +187,97 @@ def test_a_reservation_is_settled_by_any_instance_and_a_refusal_is_not_remembere
             first, second = Limiter(one), Limiter(two)
             first.book = second.book = rules
 
-            async def left(limiter: Limiter, name: str, cost: int | None, *, settles: bool = False) -> tuple[bool, int]:
-                answer: asyncio.Future[Verdict | RpcError] = asyncio.get_running_loop().create_future()
-                entries = (("id", name), ("done", "1")) if settles else (("id", name),)
-                asked = [Descriptor(entries, 1 if cost is None else cost, hits_addend=cost)]
-                limiter.decide_later(limiter.plan(Request("shop", asked)), answer.set_result)
-                verdict = await answer
-                assert isinstance(verdict, Verdict)
-                (hit,) = verdict.hits
-                assert hit is not None
-                return verdict.allowed, hit.remaining
-
-            assert await left(first, "a", None) == (True, 600)
-            assert await left(first, "b", 500) == (True, 100)
-            assert await left(first, "c", None) == (False, 100)
-            assert await left(second, "a", 100, settles=True) == (True, 400)
-            assert await left(first, "c", None) == (True, 0)
-            assert await left(second, "b", 700, settles=True) == (False, 0)
+            assert await answered(first, "a", None) == (True, 600)
+            assert await answered(first, "b", 500) == (True, 100)
+            assert await answered(first, "c", None) == (False, 100)
+            assert await answered(second, "a", 100, settles=True) == (True, 400)
+            assert await answered(first, "c", None) == (True, 0)
+            assert await answered(second, "b", 700, settles=True) == (False, 0)
             keys = redis.cli("KEYS", f"{prefix}*shop*").split()
             assert sorted("|reserved/" in key for key in keys) == [False, True, True, True]
 
     run(story())
 
 
-def test_a_settle_of_a_reservation_is_kept_while_redis_is_away_and_charged_once_it_is_back(tmp_path: Path) -> None:
-    limit = "{unit: year, requests_per_unit: 1000, on_store_failure: open, reserve: {id: id, hold: 1h, estimate: 400}}"
-    rules = f"domain: shop\nsettle: done\ndescriptors: [{{key: id, rate_limit: {limit}}}]"
+@pytest.mark.parametrize("policy", ["error", "open", "closed", "local"])
+@pytest.mark.parametrize("arrives", [False, True])
+def test_the_settle_of_a_reservation_that_redis_did_not_answer_is_kept_and_charged_once(
+    redis: Redis, policy: str, *, arrives: bool
+) -> None:
+    text = RESERVED.replace("ALGORITHM", "token_bucket").replace("year,", f"year, on_store_failure: {policy},")
 
     async def story() -> None:
-        with start_redis(tmp_path) as redis:
-            async with opened(f"127.0.0.1:{redis.port}") as store:
+        async with Proxy(redis.port) as proxy:
+            url = f"127.0.0.1:{proxy.port}"
+            async with opened(url, CACHE_KEY_PREFIX=f"kept {policy} {arrives}:") as store:
                 limiter = Limiter(store)
-                limiter.book = book(rules)
+                limiter.book = book(text)
                 (rule,) = limiter.book.rules
-                await ask(limiter, "id", cost=1)
-                redis.send(signal.SIGSTOP)
-                away = [await ask(limiter, "id", "done", cost=100) for _ in range(2)]
-                redis.send(signal.SIGCONT)
-                await until(lambda: rule.tally.settled == 200, "both are sent")
-                look = await ask(limiter, "id", cost=0)
+                kept = store._pending.kept
+                assert await answered(limiter, "a", None) == (True, 600)
+                if arrives:  # Redis executes it, when its caller has gone
+                    proxy.mute()
+                else:
+                    await proxy.stop()
+                    await until(lambda: not store.healthy, "Redis is missed")
+                before = numbers(rule.tally)
+                found = await answered(limiter, "a", 100, settles=True, granted=20_000)
+                assert (found is None) == (policy == "error")
+                assert (len(kept), numbers(rule.tally)) == (1, before)
+                if arrives:
+                    proxy.mute(mute=False)
+                else:
+                    await proxy.__aenter__()
+                await until(lambda: kept.sent_again == 1, "it was sent again")
 
-                assert [each.allowed for each in away] == [True, True]
-                assert [hit and hit.remaining for hit in look.hits] == [900]
-                assert numbers(rule.tally) == {"total_hits": 400, "within_limit": 400, "settled": 200}
+                assert await answered(limiter, "b", 0) == (True, 900)
+                assert (len(kept), numbers(rule.tally)) == (0, {**before, "settled": 100})
 
     run(story())
 
 
-def test_of_what_is_kept_the_number_is_bounded_and_what_is_too_late_is_dropped() -> None:
-    clock = Clock(1000)
-    (rule,) = book(RESERVED.replace("ALGORITHM", "fixed_window")).rules
-    assert rule.limit is not None
-    kept, plain = KeptSettles(clock, most=2), settle(leased(), "a", 5)
-    hits = []
-    for name in ("one", "two", "three"):
-        hit = hit_of(rule, name, 7)
-        hit.limit = settling(rule.limit.kind.held_by(rule.limit, name))
-        hits.append(hit)
+def kept_hit(key: str = "a", hold: int = 60) -> Hit:
+    """The settle of a reservation that is held for so many seconds."""
+    limit = Limit(1000, Unit.YEAR, Unit.YEAR.window, count_refused=False, kind=Reserved(hold * SECOND))
+    return settle(Rule("shop", (), limit, open_algorithm("fixed_window")), key, 5)
 
-    assert [kept.keep(hit) for hit in (plain, hit_of(rule, "request", 7), *hits)] == [False, False, True, True, False]
-    clock.advance(MINUTE - 1)
-    again = kept.take()
-    assert [(hit.key, hit.cost, hit.limit) for hit in again] == [(hit.key, 7, hit.limit) for hit in hits[:2]]
-    assert [kept.keep(hit) for hit in again] == [True, True]  # for no longer than before
-    clock.advance(1)
-    assert kept.take() == []
-    assert [hit.tally.settles_dropped for hit in again] == [7, 7]
+
+def test_settles_are_kept_within_a_bound_of_number_and_bytes() -> None:
+    many, long = KeptSettles(), KeptSettles()
+    for _ in range(MOST + 5):
+        many.keep([kept_hit()], 0, sent=False)
+    for _ in range(100):
+        long.keep([kept_hit("x" * 60_000)], 0, sent=False)
+
+    assert (len(many), many.dropped) == (10_000, {"full": 5, "old": 0})
+    assert (len(long), long.dropped["full"]) == (69, 31)
+
+
+@pytest.mark.parametrize(
+    ("may_have_arrived", "at", "again"),
+    [(False, 59.9, True), (False, 60, False), (True, 7.9, True), (True, 8, False)],
+)
+def test_a_kept_settle_is_sent_no_later_than_its_id_is_known(at: float, *, may_have_arrived: bool, again: bool) -> None:
+    kept, found = KeptSettles(), list[Hit]()
+    hit = kept_hit()
+
+    def send(hit: Hit, _: Done) -> bool:
+        found.append(hit)
+        return True
+
+    kept.keep([hit], 0, sent=may_have_arrived)
+    kept.sweep(at, send)
+
+    assert ([(each.key, each.cost, each.limit) for each in found] == [(hit.key, 5, hit.limit)]) is again
+    assert (kept.dropped["old"], numbers(hit.tally)) == ((0, {}) if again else (1, {"settles_dropped": 5}))
+
+
+def test_a_kept_settle_waits_while_the_server_of_its_counter_cannot_decide() -> None:
+    kept = KeptSettles()
+    kept.keep([kept_hit("far"), kept_hit("near")], 0, sent=False)
+    kept.sweep(1, lambda hit, _: "near" in hit.key)
+
+    assert len(kept) == 1
 
 
 def test_in_a_cluster_the_memo_of_each_id_is_in_the_slot_of_its_counter() -> None:

@@ -1,73 +1,168 @@
-"""Settles that Redis could not charge: kept, and sent again, which is safe by the id of their reservation. Pure.
+"""Settles that Redis could not charge: kept, and sent again when the server of their counter answers.
 
-Redis remembers a settled id for some seconds, so one that it charged although its answer was lost counts once, if it is
-back by then. What is not sent within the `hold` of the reservation is dropped and counted, and so is what comes while
-as many are kept as may be: a few megabytes, whatever callers send.
+Law: a settle is charged once, or dropped and counted as such. Only one of a reservation is kept, whose id makes it safe
+to send it twice: one that may have arrived is sent again for as long as its id is remembered as settled, `REMEMBERED`,
+and one that was never sent for as long as an id can be settled, `hold`. Both end with the process.
 """
 
+import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
-from ratelimit_service.model import Limit
+from ratelimit_service.algorithms.kinds.reserved import REMEMBERED, Reserved
+from ratelimit_service.errors import StoreError
+from ratelimit_service.model import settling
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.system.clock import Clock
-from ratelimit_service.telemetry.tally import Tally
+from ratelimit_service.stores.store import Done
+from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.metric import Metric, counter, counter_by, gauge
+from ratelimit_service.telemetry.tally import KEPT, Settlements, Tally
+
+log = logging.getLogger(__name__)
 
 MOST: Final = 10_000
+"""Settles that are kept at once: those of ten seconds without Redis, at a thousand a second."""
 
-AT_ONCE: Final = 256
-"""Sent again by one sweep: a Redis that is back is not to be busy with these alone."""
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of all: names of counters have values of clients, which may be long."""
+
+_BASE_BYTES: Final = 300
+"""Bytes of one, without the characters of its counter's name."""
+
+GRANTED: Final = SECOND
+"""Microseconds that Redis has for one that is sent again."""
+
+_SURE: Final = (REMEMBERED - 2 * GRANTED) / SECOND
+"""Seconds for one that may have arrived, from when it came."""
+
+_AT_ONCE: Final = 256
+"""Settles that are sent again with one sweep, or looked at: half a millisecond."""
+
+SendAgain = Callable[[Hit, Done], bool]
+"""Sends a hit to the server of its counter; False, and nothing is called, while that server cannot decide it."""
 
 
 class _Kept(NamedTuple):
-    until: int
+    """A settle without what its rule knows."""
+
     rule: Rule
-    limit: Limit
     key: str
+    holder: int
     cost: int
     tally: Tally
+    """Of the hits on it that are not settles."""
+    until: float
+    """Seconds of the monotonic clock, after which it is not sent any more."""
 
 
 class KeptHit(Hit):
-    """A settle that is sent again, until that moment."""
+    """The hit of a settle that was kept, and is kept again if it fails."""
 
     __slots__ = ("until",)
 
-    until: int
+    until: float
 
 
 class KeptSettles:
-    """At most `most` of them, the first come."""
+    """The settles of this process that wait for Redis."""
 
-    def __init__(self, clock: Clock, most: int = MOST) -> None:
-        self._clock = clock
-        self._most = most
+    def __init__(self) -> None:
         self._kept: deque[_Kept] = deque()
+        self._bytes = 0
+        self.sent_again = 0
+        """Those that were decided then."""
+        self.dropped = {"full": 0, "old": 0}
+        """Those that were not sent, by cause."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, hit: Hit) -> bool:
-        """Keep a hit if it settles a reservation, and there is room."""
-        limit = hit.limit
-        if not limit.owes or not limit.kind.reserves or len(self._kept) >= self._most:
-            return False
-        until = hit.until if isinstance(hit, KeptHit) else self._clock() + limit.kind.hold
-        self._kept.append(_Kept(until, hit.rule, limit, hit.key, hit.cost, hit.tally))
-        return True
-
-    def take(self) -> Sequence[Hit]:
-        """Take some of those that are kept, as new hits; those that are too late are dropped."""
-        now = self._clock()
-        hits = []
-        for _ in range(min(AT_ONCE, len(self._kept))):
-            until, rule, limit, key, cost, tally = self._kept.popleft()
-            if until <= now:
-                tally.add("settles_dropped", cost)
+    def keep(self, hits: Sequence[Hit], came: float, *, sent: bool) -> None:
+        """Keep those that settle a reservation, of hits that a policy has answered; `sent`: they may have arrived."""
+        for hit in hits:
+            kind = hit.limit.kind
+            if not (hit.limit.owes and isinstance(kind, Reserved)):
                 continue
-            hit = KeptHit(rule, key, cost, tally=tally, quota=False)
-            hit.limit, hit.until = limit, until
-            hits.append(hit)
-        return hits
+            until = hit.until if isinstance(hit, KeptHit) else came + kind.hold / SECOND
+            if sent:
+                until = min(until, came + _SURE)
+            size = _size(hit.key)
+            if len(self._kept) >= MOST or self._bytes + size > MOST_BYTES:
+                self.dropped["full"] += 1
+                if isinstance(hit, KeptHit):  # the others are counted with their answer
+                    hit.tally.add("settles_dropped", hit.cost)
+                continue
+            self._bytes += size
+            tally = hit.tally.tally if isinstance(hit.tally, Settlements) else hit.tally
+            kept = _Kept(hit.rule, hit.key, kind.holder, hit.cost, tally, until)
+            if sent:
+                self._kept.appendleft(kept)  # there is less time for it
+            else:
+                self._kept.append(kept)
+            if hit.by_policy is not None:
+                hit.by_policy = hit.by_policy._replace(policy=KEPT)
+
+    def sweep(self, now: float, send: SendAgain) -> None:
+        """Send some again, and drop those that are too old."""
+        kept = self._kept
+        rules: dict[Rule, Rule] = {}
+        for _ in range(min(len(kept), _AT_ONCE)):
+            settle = kept.popleft()
+            self._bytes -= _size(settle.key)
+            if settle.until <= now:
+                self.dropped["old"] += 1
+                settle.tally.add("settles_dropped", settle.cost)
+                continue
+            rule = rules.get(settle.rule)
+            if rule is None:  # no policy charges it once more
+                rule = rules[settle.rule] = replace(settle.rule, on_store_failure="error")
+            hit = _again(settle, rule)
+            if not send(hit, partial(self._on_sent, hit)):
+                kept.append(settle)
+                self._bytes += _size(settle.key)
+
+    def close(self) -> None:
+        """What is kept is lost."""
+        if self._kept:
+            log.warning("%d settles are lost: Redis did not answer until the stop", len(self._kept))
+        self._kept.clear()
+
+    def metrics(self) -> Sequence[Metric]:
+        """How many there are, and what became of the others."""
+        return (
+            gauge("ratelimit_store_settles_kept", "Settles that wait until Redis answers again.", len(self._kept)),
+            counter(
+                "ratelimit_store_settles_sent_again_total",
+                "Settles that Redis had not answered, and that it has decided when they were sent again.",
+                self.sent_again,
+            ),
+            counter_by(
+                "ratelimit_store_settles_dropped_total",
+                "Settles that Redis had not answered, and that were not sent again, by cause "
+                "(full: too many are kept; old: Redis was away for too long).",
+                "cause",
+                self.dropped.items(),
+            ),
+        )
+
+    def _on_sent(self, hit: Hit, error: StoreError | None) -> None:
+        if error is None:  # else it is kept again
+            self.sent_again += 1
+            hit.tally.count(hit.cost, hit.decision, hit.rule.scale, hit.rule.shadow)
+
+
+def _again(settle: _Kept, rule: Rule) -> KeptHit:
+    hit = KeptHit(rule, settle.key, settle.cost, tally=Settlements(settle.tally), quota=False)
+    kind = hit.limit.kind
+    assert isinstance(kind, Reserved)
+    hit.limit = settling(replace(hit.limit, kind=replace(kind, holder=settle.holder)))
+    hit.until = settle.until
+    return hit
+
+
+def _size(key: str) -> int:
+    return _BASE_BYTES + len(key)

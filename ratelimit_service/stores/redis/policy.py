@@ -14,9 +14,7 @@ from ratelimit_service.model import ByPolicy, Decision, Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MAX_BYTES, MemoryStore
-from ratelimit_service.stores.redis.kept import KeptSettles
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
-from ratelimit_service.telemetry.tally import KEPT
 
 _TRY_AGAIN: Final = SECOND
 """`retry_after` of a hit denied by policy. How long an outage lasts is unknown; often it is short."""
@@ -42,8 +40,6 @@ class Policy:
         self._local = MemoryStore(max_counters, clock, max_bytes=max_bytes)
         self._clock = clock
         self._shares: dict[Rule, Rule] = {}
-        self.kept = KeptSettles(clock)
-        """Settles to be sent again, when Redis is back."""
 
     def answer(self, hits: Sequence[Hit], why: str, *, without_home: bool = False) -> StoreError | None:
         """Write a decision and the policy on each hit; returns the error instead that the request ends with, if any.
@@ -58,8 +54,7 @@ class Policy:
         for hit in hits:
             denied = without_home and hit.limit.floor is not None
             policy = "closed" if denied else self._policy_of(hit.rule)
-            is_kept = hit.limit.owes and policy != "local" and self.kept.keep(hit)
-            hit.by_policy = ByPolicy(KEPT if is_kept else policy, why)
+            hit.by_policy = ByPolicy(policy, why)
             match policy:
                 case "open":
                     # An untouched counter with a limit of 0, which blocks everything, still denies.

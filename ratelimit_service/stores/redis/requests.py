@@ -17,6 +17,7 @@ from typing import Final
 from ratelimit_service.errors import StoreError
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.faults import CAUSES, Fault
+from ratelimit_service.stores.redis.kept import KeptSettles
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.store import Done
 from ratelimit_service.system.clock import SECOND
@@ -115,6 +116,8 @@ class PendingRequests:
         """Those that wait for the home Redis of all regions, with how many of their parts do."""
         self.by_timeout: dict[int | None, DeadlineQueue] = {}
         """The queues of timeouts that were seen before; `queue_for` knows all."""
+        self.kept = KeptSettles()
+        """Those that were answered by policy, and are sent again."""
         self._policy = policy
         self._max_granted = max_granted
         self._queues: dict[int, DeadlineQueue] = {}
@@ -143,6 +146,8 @@ class PendingRequests:
             request.failed = True
             self.errors[cause] = self.errors.get(cause, 0) + 1
         error = self._policy.answer(hits, CAUSES[cause].words, without_home=without_home)
+        if any(hit.limit.owes for hit in hits):
+            self.kept.keep(hits, request.deadline - request.queue.granted, sent=request.sent)
         request.error = request.error or error
         request.complete()
 

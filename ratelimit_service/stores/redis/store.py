@@ -6,13 +6,12 @@ A request's hits go to the lanes of the servers that have their counters; each l
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from math import inf
 from random import getrandbits
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from ratelimit_service.errors import StoreError, TooHeavyError
+from ratelimit_service.errors import TooHeavyError
 from ratelimit_service.model import Cancel
 from ratelimit_service.rules.bans import Bans
 from ratelimit_service.rules.rule import Rule
@@ -26,6 +25,7 @@ from ratelimit_service.stores.redis.envoyproxy import EnvoyproxyScript, counts_a
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.floors import Floors
 from ratelimit_service.stores.redis.home import Home
+from ratelimit_service.stores.redis.kept import GRANTED
 from ratelimit_service.stores.redis.keys import resets_key
 from ratelimit_service.stores.redis.lane import Lane, LaneContext, home_context
 from ratelimit_service.stores.redis.leases import Leases
@@ -206,7 +206,7 @@ class RedisStore:
     def metrics(self) -> Sequence[Metric]:
         """As Store says."""
         of_home = () if self._home is None else self._home.metrics()
-        return (*self._pending.metrics(), *self._leases.metrics(), *of_home)
+        return (*self._pending.metrics(), *self._pending.kept.metrics(), *self._leases.metrics(), *of_home)
 
     def held(self, key: str) -> int:
         """As Store says."""
@@ -309,8 +309,7 @@ class RedisStore:
             self._denied.sweep(now)
         self._leases.sweep(int(now * SECOND))
         self._ask(now)
-        if self._policy.kept and self.healthy:
-            self._send_kept()
+        self._pending.kept.sweep(now, self._send_again)
         if self._home is not None:
             self._home.sweep()
 
@@ -328,6 +327,7 @@ class RedisStore:
         for topology in self._topologies:
             await topology.close()
         self._pending.fail_all(Fault("stopping"))
+        self._pending.kept.close()
 
     def charge(self, hits: Sequence[Hit]) -> bool:
         """Decide hits by units that are held, or a single one that is known to be denied; nothing else is done."""
@@ -351,10 +351,13 @@ class RedisStore:
             topology, script = self._kind(ask.counter.rule)
             topology.put_ask(ask, script)
 
-    def _send_kept(self) -> None:
-        """Send settles again that could not be charged; what fails again is kept again."""
-        for hit in self._policy.kept.take():
-            self.hit([hit], partial(_count_kept, hit))
+    def _send_again(self, hit: Hit, done: Done) -> bool:
+        topology, script = self._kind(hit.rule)
+        lane = topology.lane_of(script.key(hit))
+        if lane is None or not lane.healthy:
+            return False
+        self.hit((hit,), done, GRANTED)
+        return True
 
     async def _give_back(self) -> None:
         """Give back all leases. Units that do not arrive in time are lost until their window ends."""
@@ -417,13 +420,6 @@ class RedisStore:
         now = monotonic()
         for topology in self._topologies:
             topology.check_servers(now)
-
-
-def _count_kept(hit: Hit, error: StoreError | None) -> None:
-    if error is None and hit.by_policy is None:
-        hit.tally.count(hit.cost, hit.decision, hit.rule.scale, hit.rule.shadow)
-    elif hit.by_policy is not None:
-        hit.tally.count_by_policy(hit.cost, hit.by_policy.policy, "failed")
 
 
 def _too_heavy(hits: Sequence[Hit]) -> TooHeavyError:
