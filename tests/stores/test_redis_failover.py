@@ -15,12 +15,15 @@ import pytest
 import uvloop
 
 from ratelimit_service.algorithms import NAMES
+from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.store import RedisStore
+from tests.books import book
 from tests.redis import Redis
 from tests.stores.redis_groups import have_the_same, start_cluster, start_sentinels
 from tests.stores.redis_stores import charge, hit_of, opened, rule, until
+from tests.stores.test_redis_settles import answered
 
 LIMIT = 1000
 RULES = {name: rule(LIMIT, name) for name in NAMES}
@@ -158,4 +161,44 @@ def test_a_primary_that_asks_for_a_replica_admits_nothing_that_none_has(tmp_path
             assert max(load.admitted.values()) <= LIMIT
 
     with start_group(tmp_path, "sentinel") as group:
+        run(story(group))
+
+
+RESERVED = """
+    domain: shop
+    settle: done
+    descriptors:
+      - key: id
+        rate_limit: {unit: year, requests_per_unit: 1000, reserve: {id: id, hold: 1m, estimate: 100}}
+    """
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
+def test_what_is_settled_while_the_primary_is_missed_is_charged_once_on_the_next_one(tmp_path: Path, kind: str) -> None:
+    """A reservation that the next primary lacks is not charged there, and its settle is charged in full."""
+
+    async def story(group: Group) -> None:
+        async with opened(group.url, REDIS_TYPE=kind, CACHE_KEY_PREFIX="{all}") as store:
+            limiter = Limiter(store)
+            limiter.book = book(RESERVED)
+            kept = store._pending.kept
+            for name in ("settled", "away", "unsettled"):
+                assert await answered(limiter, name, None)
+            await answered(limiter, "settled", 1, settles=True)
+            await until(lambda: have_the_same(group.primary, group.replicas), "the replicas have all")
+            group.cut()
+            assert await answered(limiter, "lacked", None) == (True, 699)
+            group.primary.kill()
+            await until(lambda: not store.healthy, "the primary is missed")
+            for name, cost in (("away", 30), ("lacked", 400)):
+                assert await answered(limiter, name, cost, settles=True) is None
+            assert len(kept) == 2
+            with group.alert():
+                await until(lambda: kept.sent_again == 2, "they were sent again")
+
+            assert await answered(limiter, "look", 0) == (True, 469)  # 1, 30, 400, and 100 that nobody settled
+            assert await answered(limiter, "away", 30, settles=True) == (True, 469)
+
+    with start_group(tmp_path, kind) as group:
         run(story(group))
