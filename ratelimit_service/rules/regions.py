@@ -94,9 +94,14 @@ def shared(limit: Limit, mode: RegionMode, options: RegionOptions, floor: int = 
     regions = Regions(mode, options.number, limit.requests)
     if mode is not RegionMode.SPLIT:
         return replace(limit, regions=regions, kind=Synced() if mode is RegionMode.SYNCED else limit.kind)
-    requests, burst, exceed = (part_of(whole, options) for whole in (limit.requests, limit.burst, limit.exceed))
+
+    def part(whole: int) -> int:
+        return part_of(whole, options)
+
+    requests, burst, exceed = map(part, (limit.requests, limit.burst, limit.exceed))
     burst = limit.kind.burst_of(requests, limit.window, burst)
-    return replace(limit, requests=requests, burst=burst, exceed=exceed, regions=regions)
+    share = replace(limit, requests=requests, burst=burst, exceed=exceed, regions=regions)
+    return replace(share, kind=limit.kind.share(share, part, part))
 
 
 def worst_case(rule: Rule) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ class Image(NamedTuple):
         """What ENV says, and nothing of this machine's."""
         told = dict(word.split("=", 1) for word in shlex.split(self.below(final("ENV"))))
         # The tests' own TMPDIR is not for the image's user.
-        return told | {"PATH": told["PATH"].replace("$PATH", os.defpath), "TMPDIR": "/tmp"}  # noqa: S108
+        return told | {"PATH": told["PATH"].replace("$PATH", os.defpath), "TMPDIR": "/tmp"}
 
     def command(self, words: Sequence[str], user: int = NOBODY) -> list[str]:
         """These words as ENTRYPOINT or HEALTHCHECK would start them: found by PATH, as USER or as another."""

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratelimit_service.algorithms.kinds.reserved import Reserved
 from ratelimit_service.errors import RulesError
 from ratelimit_service.model import Limit, RegionMode, Regions, Unit
 from ratelimit_service.rules.book import RuleBook
@@ -81,6 +82,26 @@ def test_a_queue_is_split_by_its_rate_and_places_by_their_number() -> None:
     assert (queue.requests, queue.burst) == (17, 18)
     assert holders.limit is not None
     assert holders.limit.requests == 17
+
+
+@pytest.mark.parametrize(("estimate", "reserves"), [(10, (10, 167)), (200, (200, 200)), (400, (334, 334))])
+def test_of_a_split_a_request_reserves_no_more_than_a_region_has_room_for(estimate: int, reserves: object) -> None:
+    reserve = f"reserve: {{id: id, hold: 1m, estimate: {estimate}}}"
+    rules = f"settle: done\n{whole(f'- {{key: id, rate_limit: {{{MINUTELY}: 1000, regions: split, {reserve}}}}}')}"
+    limit = book(rules, regions=THREE).rules[0].limit
+
+    assert limit is not None
+    assert isinstance(limit.kind, Reserved)
+    assert (limit.kind.estimate, limit.kind.at_most) == reserves
+
+
+@pytest.mark.parametrize("mode", ["leased", "synced"])
+def test_what_regions_lend_or_sync_cannot_be_reserved(mode: str) -> None:
+    limit = f"{MINUTELY}: 1000, regions: {mode}, reserve: {{id: id, hold: 1m}}"
+
+    message = f"regions: {mode} is impossible: reserve: any process may settle what another one has reserved"
+    with pytest.raises(RulesError, match=f"{message}; write regions: central or regions: split"):
+        book(f"settle: done\n{whole(f'- {{key: id, rate_limit: {{{limit}}}}}')}", regions=THREE)
 
 
 def test_limits_of_a_list_that_are_charged_together_are_split() -> None:

@@ -25,7 +25,7 @@ A memo is a second counter, one for each id: when it is forgotten, when it was m
 The Lua twin is `reserved.lua`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any, Final
@@ -124,6 +124,12 @@ class Reserved(Kind):
     def taken(self, cost: int, *, told: bool) -> int:
         """The cost that was told, or else the estimate; no more than a request may reserve."""
         return min(cost if told else self.estimate or cost, self.at_most)
+
+    def share(self, limit: Limit, part: Callable[[int], int], whole: Callable[[int], int]) -> Kind:
+        """The kind with that share of `at_most`, but at least the estimate, as far as the share has room for it."""
+        estimate = min(self.estimate, limit.capacity)
+        at_most = min(limit.capacity, max(part(self.at_most), estimate))
+        return replace(self, estimate=estimate, at_most=max(1, at_most))
 
     def numbers(self, limit: Limit, algorithm: Algorithm, interval: int) -> tuple[int, ...]:
         """For how long, and whether of a bucket; the id is in the name of the memo."""
