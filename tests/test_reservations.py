@@ -88,6 +88,14 @@ def test_what_one_limit_refuses_is_reserved_nowhere(shop: Shop) -> None:
     assert left(shop, "user=ada request_id=5") == {"per_minute": 59_990, "per_day": 9_990, "at_once": 17}
 
 
+def test_a_store_that_was_emptied_charges_a_settle_in_full(shop: Shop) -> None:
+    ask(shop, "user=ada request_id=1", 40_000)
+    emptied = Shop(RULES, now=shop.clock())
+    ask(emptied, "user=ada request_id=1 settled", 700)
+
+    assert left(emptied, "user=ada request_id=2")["per_minute"] == 99_300
+
+
 def test_without_an_estimate_a_request_reserves_its_cost_and_the_option_bounds_it(shop: Shop) -> None:
     ask(shop, "request_id=1")
     ask(shop, "request_id=2", 9999)

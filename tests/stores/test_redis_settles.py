@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,22 +10,25 @@ import uvloop
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.algorithms.kinds.reserved import Reserved
-from ratelimit_service.errors import RpcError
+from ratelimit_service.errors import RpcError, StoreError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Limit, Request, Unit, settling
+from ratelimit_service.rules.regions import RegionOptions
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.kept import MOST, KeptSettles
 from ratelimit_service.stores.redis.keys import first_counter, slot_of
 from ratelimit_service.stores.redis.script import BatchScript
-from ratelimit_service.stores.store import Done
+from ratelimit_service.stores.store import Done, Store
 from ratelimit_service.system.clock import SECOND
 from tests.books import book
 from tests.parts import parts_of
 from tests.ports import free_port
-from tests.redis import Redis
+from tests.redis import Redis, start_redis
 from tests.stores.redis_stores import Proxy, charge, hit_of, opened, until
+from tests.stores.test_redis_home import region
 from tests.stores.test_redis_leases import leased, warm
 from tests.stores.test_redis_policy import RULES, numbers
 
@@ -291,3 +295,73 @@ def test_in_a_cluster_the_memo_of_each_id_is_in_the_slot_of_its_counter() -> Non
 
         assert slot_of(memo) == slot_of(counter)
         assert first_counter(memo.encode()) == counter.encode()
+
+
+LISTED = """
+    domain: shop
+    settle: done
+    charge: together
+    defaults: {reserve: {id: id, hold: 1m, estimate: 400}}
+    descriptors:
+      - key: team
+        rate_limit: {unit: year, requests_per_unit: 3}
+      - key: id
+        rate_limits:
+          - {unit: year, requests_per_unit: 1000}
+          - {unit: year, requests_per_unit: 2000, algorithm: token_bucket}
+    """
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_each_limit_of_a_list_reserves_and_is_settled_and_none_where_one_of_the_request_refuses(
+    redis: Redis, *, in_memory: bool
+) -> None:
+    async def story(store: Store) -> None:
+        limiter = Limiter(store)
+        limiter.book = book(LISTED)
+
+        async def left(name: str, cost: int | None, *mark: tuple[str, str]) -> list[int]:
+            decided: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+            asked = [Descriptor((("id", name), *mark), 1 if cost is None else cost, hits_addend=cost)]
+            asked += [] if mark or cost == 0 else [Descriptor((("team", "x"),), 1)]
+            plan = limiter.plan(Request("shop", asked))
+            store.hit(plan.charged, decided.set_result)
+            assert await decided is None
+            return [hit.decision.remaining for hit in plan.charged if hit.rule.path[1] == "id"]
+
+        done = ("done", "1")
+        assert await left("a", None) == [600, 1600]
+        assert await left("b", 9000) == [100, 600]  # half of each limit
+        assert await left("c", None) == [100, 600]  # the first has no room
+        assert await left("a", 100, done) == [400, 900]
+        assert await left("c", None) == [0, 500]
+        assert await left("b", 700, done) == [0, 800]  # the first owes 200 of it
+        assert await left("b", 700, done) == [0, 800]
+        assert await left("c", 0, done) == [200, 1200]
+        assert await left("d", 1) == [200, 1200]  # the team has had three
+        assert await left("d", 50, done) == [150, 1150]
+        assert await left("look", 0) == [150, 1150]
+
+    async def with_redis() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", CACHE_KEY_PREFIX="listed:") as store:
+            await story(store)
+
+    run(story(MemoryStore(100)) if in_memory else with_redis())
+
+
+def test_all_regions_reserve_of_what_is_counted_at_home_and_any_of_them_settles(redis: Redis, tmp_path: Path) -> None:
+    rules = book(RESERVED.replace("ALGORITHM", "token_bucket, regions: central"), regions=RegionOptions(2))
+
+    async def story(home: str) -> None:
+        own = f"127.0.0.1:{redis.port}"
+        async with region(own, home) as eu, region(own, home, "us") as us:
+            first, second = Limiter(eu), Limiter(us)
+            first.book = second.book = rules
+
+            assert await answered(first, "a", None) == (True, 600)
+            assert await answered(second, "b", None) == (True, 200)
+            assert await answered(second, "a", 100, settles=True) == (True, 500)
+            assert await answered(first, "b", 900, settles=True) == (True, 0)
+
+    with start_redis(tmp_path) as home:
+        run(story(f"127.0.0.1:{home.port}"))

@@ -86,6 +86,35 @@ def test_workers_share_places_and_one_gives_back_what_another_took(tmp_path: Pat
         assert pool.metric(f"ratelimit_service_rate_limit_places_expired_total{labels}") == 0
 
 
+def test_one_worker_settles_what_another_has_reserved(tmp_path: Path) -> None:
+    limit = "{unit: year, requests_per_unit: 1000, reserve: {id: id, hold: 1m, estimate: 400}}"
+    rules = f"settle: done\n{RULES[:-2]}, {{key: id, rate_limit: {limit}}}]\n"
+
+    def question(request: str, settled: int | None = None) -> RateLimitRequest:
+        asked = RateLimitRequest(domain="shop")
+        descriptor = asked.descriptors.add()
+        descriptor.entries.add(key="id", value=request)
+        if settled is not None:
+            descriptor.entries.add(key="done", value="1")
+            descriptor.hits_addend.value = settled
+        return asked
+
+    with start_pool(tmp_path, 2, rules=rules) as pool, callers(pool.service.grpc_port, 2) as (one, two):
+        pool.wait_for_loads(1, 1)
+        left = [
+            caller.ask(question=asked).statuses[0].limit_remaining
+            for caller, asked in [
+                (one, question("a")),
+                (two, question("b")),
+                (two, question("a", 100)),
+                (one, question("b", 600)),
+                (two, question("b", 600)),
+            ]
+        ]
+
+        assert left == [600, 200, 500, 300, 300]
+
+
 def test_what_is_shown_are_sums_of_all_workers(tmp_path: Path) -> None:
     with start_pool(tmp_path, 3) as pool, callers(pool.service.grpc_port, 6) as six:
         pool.wait_for_loads(2, 2, 2)
