@@ -451,3 +451,38 @@ def test_the_example_in_the_help_is_a_good_file(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["rules", "test", str(tmp_path / "cases.yaml"), "--rules", str(rules)])
 
     assert result.exit_code == 0, result.output
+
+
+RESERVED = """\
+domain: chat
+settle: settled
+descriptors:
+  - key: user
+    descriptors:
+      - key: request_id
+        rate_limit:
+          {unit: minute, requests_per_unit: 1000, algorithm: token_bucket,
+           reserve: {id: request_id, hold: 5m, estimate: 400}}
+"""
+
+
+def test_a_case_reserves_and_settles_what_a_request_has_cost(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "chat.yaml").write_text(RESERVED)
+    text = """\
+domain: chat
+cases:
+  - name: what was not used is free again
+    request: user=ada request_id=1
+    steps:
+      - {remaining: 600}
+      - {request: user=ada request_id=2, hits: 900, answer: allowed, remaining: 100}  # at most half
+      - {request: user=ada request_id=3, answer: refused, remaining: 100}
+      - {request: user=ada request_id=1 settled=1, hits: 50, answer: allowed, remaining: 450}
+      - {request: user=ada request_id=2 settled=1, hits: 1500, answer: refused, remaining: 0}  # owes 550
+      - {request: user=ada request_id=4, hits: 0, answer: refused, until_reset: 33s}
+      - {request: user=ada request_id=4, hits: 0, answer: allowed, after: 2m, remaining: 1000}
+"""
+    result = run(tmp_path, text)
+
+    assert result.exit_code == 0, result.stdout
