@@ -648,3 +648,63 @@ def test_without_the_time_that_requests_took_a_replay_says_that_places_cannot_be
     assert "limits with concurrency cannot be full here: --took FIELD says how long each request took" in told.stderr
     assert json.loads(told.stdout)["sides"][0]["refused"] == 0
     assert (odd.exit_code, odd.stderr) == (0, "")
+
+
+BUDGET = """\
+domain: shop
+settle: done
+descriptors:
+  - key: user
+    descriptors:
+      - key: id
+        rate_limit: {unit: minute, requests_per_unit: 1000, reserve: {id: id, hold: 5m, estimate: 400}}
+"""
+
+
+def streamed(seconds: float, request: str, took: float, size: object) -> str:
+    return json.dumps({"time": BEGIN + seconds, "user": "ada", "id": request, "took": took, "bytes": size})
+
+
+def test_a_replay_reserves_when_a_request_begins_and_settles_what_it_has_cost_when_it_ends(tmp_path: Path) -> None:
+    steps = [
+        *((0, "a", 5, 100), (1, "b", 30, 700)),
+        (2, "c", 1, 1),  # refused: 200 are left
+        (5, "d", 1, 300),  # a has ended, 500 are left
+        (40, "e", 1, None),  # refused: b has overrun
+        (60, "f", 1, None),  # of another window; it is not settled
+    ]
+    log = "\n".join(streamed(*step) for step in steps)
+    told = "--took", "took", "--settle", "bytes"
+
+    result = result_of(tmp_path, log, *told, rules=BUDGET, descriptor="user={user} id={id}")["sides"][0]
+    shown = run(tmp_path, log, *told, rules=BUDGET, descriptor="user={user} id={id}").stdout
+
+    assert [each["entries"] for each in result["most_refused"]] == ["user=ada id=c", "user=ada id=e"]
+    assert result["settled"] == [
+        {
+            "rule": "shop.user.id",
+            "requests": 3,
+            "reserved": 1200,
+            "cost": 1100,
+            "overran": 1,
+            "unsettled": 1,
+            "most_used": 1.1,
+        }
+    ]
+    assert "      3     1,200  1,100   33.3 %          1  110.0 % in 1 min  shop.user.id" in shown
+
+
+def test_a_limit_that_reserves_is_counted_by_its_own_algorithm(tmp_path: Path) -> None:
+    log = streamed(0, "a", 0, 100) + "\n" + streamed(1, "b", 0, 100)
+    other = "--settle", "bytes", "--algorithm", "token_bucket", "--json"
+
+    told = run(tmp_path, log, *other, rules=BUDGET, descriptor="user={user} id={id}")
+
+    assert "cannot be counted by token_bucket (shop.user.id: reserve: what goes back depends on" in told.stderr
+    assert json.loads(told.stdout)["sides"][0]["settled"][0]["most_used"] == 0.2
+
+
+def test_without_a_field_of_costs_a_replay_says_that_nothing_is_settled(tmp_path: Path) -> None:
+    told = run(tmp_path, streamed(0, "a", 5, 100), rules=BUDGET, descriptor="user={user} id={id}")
+
+    assert told.stderr == "ratelimit: what limits reserve stays charged here: --settle FIELD says what requests cost\n"

@@ -67,6 +67,7 @@ class Reserved(Kind):
     composite = has_second = reserves = True
     in_runs = False
     longest_denial = 0  # a settle makes room at any moment, in any process
+    only_counted_so = "reserve: what goes back depends on the algorithm"
     why_not_leased = "reserve: any process may settle what another one has reserved"
 
     @property

@@ -92,6 +92,11 @@ Of CSV: the columns. Of a pattern: user, remote_host, path, method.""",
     metavar="FIELD[:ms]",
     help="Field with the time that requests took, in seconds or milliseconds; limits with concurrency need it.",
 )
+@click.option(
+    "--settle",
+    metavar="FIELD",
+    help="Field with what requests have cost, such as bytes; limits with reserve are settled by it when they end.",
+)
 @click.option("--columns", metavar="NAME,...", help="Columns of a CSV without a header.")
 @click.option(
     "--rate",
@@ -122,6 +127,7 @@ def command(
     form: str | None,
     time_field: str | None,
     took: str | None,
+    settle: str | None,
     columns: str | None,
     rate: float,
     duration: int | None,
@@ -145,7 +151,7 @@ def command(
     _check(logs, pattern, compare, algorithms)
     if as_json_ and as_csv_:
         raise click.UsageError("give either --json or --csv")
-    mapping = Mapping(templates, took)
+    mapping = Mapping(templates, took, settle)
     settings, _ = read_settings(rules_flags(None, merge_domains=merge_domains), env_file, Section.RULES)
     paths = [path for path in (rules, compare) if path is not None]
     try:
@@ -169,6 +175,9 @@ def command(
         sys.exit(NOTHING)
     if took is None and any(side.took_places for side in sides):
         message = "limits with concurrency cannot be full here: --took FIELD says how long each request took"
+        echo(f"ratelimit: {message}", err=True)
+    if settle is None and any(side.settlements.by_rule for side in sides):
+        message = "what limits reserve stays charged here: --settle FIELD says what requests cost"
         echo(f"ratelimit: {message}", err=True)
     if svg is not None:
         _write(svg, replay)

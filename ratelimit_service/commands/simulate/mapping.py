@@ -8,7 +8,7 @@ import click
 
 from ratelimit_service.commands.request import ENTRY, descriptors
 from ratelimit_service.commands.template import pieces
-from ratelimit_service.model import MAX_WINDOW
+from ratelimit_service.model import MAX_REQUESTS, MAX_WINDOW
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.system.clock import SECOND
 
@@ -27,10 +27,11 @@ class _Template(NamedTuple):
 class Mapping:
     """Makes descriptors of the values of `fields`."""
 
-    def __init__(self, templates: Sequence[str], took: str | None = None) -> None:
+    def __init__(self, templates: Sequence[str], took: str | None = None, settle: str | None = None) -> None:
         """Read `user={user} path={path}`, several with + between them; a usage error says what is wrong with one.
 
-        `took` is the field that says how long the request of a line took, in seconds, or with `:ms` in milliseconds.
+        `took` is the field that says how long the request of a line took, in seconds, or with `:ms` in milliseconds;
+        `settle` the one that says what it has cost.
         """
         self.fields: list[str] = []
         """The names of all fields, each once."""
@@ -49,9 +50,7 @@ class Mapping:
         if not colon or unit not in {"s", "ms"}:
             name, unit = took or "", "s"
         self._unit = SECOND if unit == "s" else SECOND // 1000
-        if name and name not in self.fields:
-            self.fields.append(name)
-        self._took = self.fields.index(name) if name else None
+        self._took, self._settle = self._field(name), self._field(settle or "")
 
     def lasted(self, values: Values) -> int:
         """The time that the request of a line took, in microseconds; 0 if the line does not say it."""
@@ -61,6 +60,20 @@ class Mapping:
         except ValueError:
             return 0
         return round(min(lasted, MAX_WINDOW)) if lasted > 0 else 0
+
+    def cost(self, values: Values) -> int | None:
+        """What the request of a line has cost; None if the line does not say it."""
+        text = None if self._settle is None else values[self._settle]
+        try:
+            cost = int(float(text or ""))
+        except (ValueError, OverflowError):
+            return None
+        return min(cost, MAX_REQUESTS) if cost >= 0 else None
+
+    def _field(self, name: str) -> int | None:
+        if name and name not in self.fields:
+            self.fields.append(name)
+        return self.fields.index(name) if name else None
 
     def _parts(self, template: str, value: str) -> list[_Part]:
         parts: list[_Part] = []

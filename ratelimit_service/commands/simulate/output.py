@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import starmap
 from typing import Any, Final
 
 from ratelimit_service.commands.picture import Points, draw
 from ratelimit_service.commands.simulate.logs import UnreadLine
 from ratelimit_service.commands.simulate.replay import HEAVIEST, Loans, Refused, Replay, RuleSums, Side, Span
+from ratelimit_service.commands.simulate.settled import Settled
 from ratelimit_service.commands.table import aligned, share
 from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
 from ratelimit_service.rules.problems import printable
@@ -67,6 +69,8 @@ def _side(side: Side, top: int) -> Iterator[str]:
         yield from _table(("refused", "by rule", "limit", "first", "last"), rows)
     if len(rules) > _MAX_RULES:
         yield f"  … and {plural(len(rules) - _MAX_RULES, 'rule')} more"
+    if settled := side.settlements.by_rule:
+        yield from _table(_SETTLED, starmap(_settled_row, settled.items()), right=5)
     if loans := side.loans():
         yield from _table(_LOANS, _loan_rows(side, loans), right=4)
     heavy = side.heaviest.top(top)
@@ -81,6 +85,15 @@ def _side(side: Side, top: int) -> Iterator[str]:
         yield f"  … of {plural(len(side.heaviest), 'key')} that were refused{least}"
     if side.heaviest.missed:
         yield f"  (of more than {2 * HEAVIEST:,} keys: each number is up to {side.heaviest.missed:,} too low)"
+
+
+_SETTLED: Final = ("settled", "reserved", "cost", "overran", "unsettled", "most of the limit", "by rule")
+
+
+def _settled_row(rule: Rule, sums: Settled) -> tuple[str, ...]:
+    window = duration_in_words(rule.limit.window) if rule.limit is not None else ""
+    counts = (f"{sums.requests:,}", f"{sums.reserved:,}", f"{sums.cost:,}", share(sums.overran, sums.requests))
+    return (*counts, f"{sums.unsettled:,}", f"{100 * sums.most_used:.1f} % in {window}", _path(rule))
 
 
 _LOANS: Final = ("asked", "by right", "on loan", "refused", "most", "of the pool", "by rule")
@@ -170,6 +183,7 @@ def _side_as_json(side: Side, top: int) -> dict[str, Any]:
         "elastic": [
             {"rule": _path(rule), "pool": _pool_of(rule), **asdict(loans)} for rule, loans in side.loans().items()
         ],
+        "settled": [{"rule": _path(rule), **asdict(sums)} for rule, sums in side.settlements.by_rule.items()],
         "most_refused": [
             {**_key(each.key), "refused": each.times, "first": _iso(each.first), "last": _iso(each.last)}
             for each in side.heaviest.top(top)

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.commands.simulate.heaviest import Heaviest
 from ratelimit_service.commands.simulate.mapping import Mapping, Values
+from ratelimit_service.commands.simulate.settled import CostSums, Ended
 from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.plan import Plan
@@ -35,6 +36,9 @@ MAX_KEY: Final = 200
 """Characters of a refused key; the rest of a longer one is shown as a digest."""
 
 MAX_SPANS: Final = 240
+
+MAX_MOMENT: Final = 2**63
+"""After the end of every request."""
 
 _WIDTHS: Final = (
     *(SECOND, 5 * SECOND, 10 * SECOND, 30 * SECOND, MINUTE, 5 * MINUTE, 10 * MINUTE, 30 * MINUTE),
@@ -153,10 +157,13 @@ class Refused(NamedTuple):
 class _Asked:
     """The plan and the entries of equal lines."""
 
-    __slots__ = ("elastic", "end", "entries", "plan", "shadow", "shown", "unlimited")
+    __slots__ = ("elastic", "end", "entries", "plan", "reserved", "settles", "shadow", "shown", "unlimited")
 
-    def __init__(self, plan: Plan, entries: Sequence[Entries], end: Plan | None) -> None:
+    def __init__(self, plan: Plan, entries: Sequence[Entries], end: Plan | None, settles: Sequence[Entries]) -> None:
         self.plan = plan
+        self.settles = settles
+        """The descriptors that settle what it has reserved."""
+        self.reserved = [hit for hit in plan.charged if hit.limit.kind.reserves] if settles else []
         self.end = end
         """Gives its places back, if it takes some."""
         self.entries = entries
@@ -206,8 +213,12 @@ class Side:
         self._limiter.book = book
         self.took_places = False
         """Some request held a place."""
-        self._ends: list[tuple[int, int, Plan]] = []
-        """A heap: when requests end, a number of their own, and what gives their places back."""
+        self._ends: list[tuple[int, int, Plan, Ended | None]] = []
+        """A heap: when requests end, a number of their own, and what gives their places back, or settles their cost."""
+        self._ending = 0
+        root = book.root(domain)
+        self._mark = "" if root is None else root.settle
+        self.settlements = CostSums()
         self._plans: dict[Values, _Asked] = {}
         self._seen: set[int] = set()
         """Hashes of values that came once."""
@@ -245,19 +256,37 @@ class Side:
             allowed = self.refused == refused
         if asked.end is not None and allowed:
             self.took_places = True
-            heappush(self._ends, (now + self._mapping.lasted(values), self.requests, asked.end))
+            self._end_later(now + self._mapping.lasted(values), asked.end)
+        if asked.reserved and allowed:
+            self._settle_later(now, asked, values)
         return allowed
 
+    def _settle_later(self, now: int, asked: _Asked, values: Values) -> None:
+        cost = self._mapping.cost(values)
+        if cost is None:
+            self.settlements.leave(asked.reserved)
+            return
+        plan = self._limiter.plan(Request(self._domain, [Descriptor(each, cost) for each in asked.settles]))
+        ended = Ended(now, asked.reserved, cost)
+        self._end_later(now + self._mapping.lasted(values), plan, ended)
+
+    def _end_later(self, when: int, plan: Plan, ended: Ended | None = None) -> None:
+        self._ending += 1
+        heappush(self._ends, (when, self._ending, plan, ended))
+
     def _end_requests(self, until: int) -> None:
-        """Give back the places of all requests that have ended."""
+        """Give back the places of all requests that have ended, and settle what they have cost."""
         while self._ends and self._ends[0][0] <= until:
-            self._now, _, end = heappop(self._ends)
+            self._now, _, end, ended = heappop(self._ends)
             self._limiter.decide_now(end, lambda *_: True, b"")
+            if ended is not None:
+                self.settlements.settle(ended)
 
     def finish(self) -> None:
-        """Let the turns of all come that still wait."""
+        """Let the turns of all come that still wait, and all requests end."""
         while (due := self._turns.due) is not None:
             self._run_turns(due)
+        self._end_requests(MAX_MOMENT)
 
     def _run_turns(self, until: int) -> None:
         while (due := self._turns.due) is not None and due <= until:
@@ -282,9 +311,12 @@ class Side:
         if self._algorithm:
             for hit in plan.charged:
                 self._count_otherwise(hit)
-        held = [each for each, hit in zip(entries, plan.hits, strict=True) if hit is not None and hit.rule.holder >= 0]
+        named = [(each, hit) for each, hit in zip(entries, plan.hits, strict=True) if hit and hit.rule.holder >= 0]
+        held = [each for each, hit in named if any(one.limit.kind.holds for one in (hit, *hit.beside))]
         end = self._limiter.plan(Request(self._domain, [Descriptor(each, -1) for each in held])) if held else None
-        asked = _Asked(plan, entries, end)
+        reserving = [each for each, hit in named if any(one.limit.kind.reserves for one in (hit, *hit.beside))]
+        settles = [(*each, (self._mark, "1")) for each in reserving]
+        asked = _Asked(plan, entries, end, settles)
         seen = hash(values)
         if seen not in self._seen:  # keeping what never comes again takes as long as making it
             if len(self._seen) >= MAX_PLANS:
