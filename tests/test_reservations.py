@@ -119,6 +119,7 @@ def test_overruns_are_counted_beside_what_was_settled(shop: Shop) -> None:
 
 
 LIMIT = "rate_limit: {unit: minute, requests_per_unit: 100"
+ONE = f"descriptors: [{{key: id, {LIMIT}}}}}]"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,15 @@ LIMIT = "rate_limit: {unit: minute, requests_per_unit: 100"
         (f"settle: s\ndescriptors: [{{key: id, {LIMIT}, reserve: {{id: id}}}}}}]", "reserve has no hold"),
         (
             f"settle: s\ndescriptors: [{{key: id, {LIMIT}, reserve: {{id: id, hold: 1m, estimate: 101}}}}}}]",
-            "estimate 101 is more than the limit has room for, 100",
+            "1.yaml:3:114: estimate 101 is more than the limit has room for, 100",
+        ),
+        (
+            f"settle: s\ndefaults: {{reserve: {{id: id, hold: 1m, estimate: 101}}}}\n{ONE}",
+            "1.yaml:4:71: estimate 101 is more than the limit has room for, 100",
+        ),
+        (
+            f"settle: s\ndescriptors: [{{key: id, {LIMIT}, lease: auto, reserve: {{id: id, hold: 1m}}}}}}]",
+            "1.yaml:3:76: lease contradicts reserve: any process may settle what another one has reserved",
         ),
     ],
 )

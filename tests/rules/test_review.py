@@ -237,6 +237,57 @@ def test_what_is_warned_of_and_what_is_almost_the_same(bad: str, good: str, kind
     assert warnings(good) == []
 
 
+RESERVES = {
+    "an estimate for few at once": (
+        "requests_per_unit: 799",
+        "requests_per_unit: 800",
+        "2:24: warning: with an estimate of 100 a limit of 799 has room for 7 at once; write a smaller estimate, above",
+    ),
+    "an estimate for few at once in a burst": (
+        "requests_per_unit: 800, burst: 399",
+        "requests_per_unit: 800, burst: 400",
+        "2:24: warning: with an estimate of 100 a burst of 399 has room for 3 at once; write a burst of 400, or more",
+    ),
+    "a hold that few answers keep": (
+        "requests_per_unit: 800, reserve: {id: k, estimate: 9, hold: 29s}",
+        "requests_per_unit: 800, reserve: {id: k, estimate: 9, hold: 30s}",
+        "2:24: warning: what is settled after a hold of 29 s is charged twice; write more than the longest request ta",
+    ),
+    "a window that is over before the answer is": (
+        "requests_per_unit: 800, algorithm: sub_windows, reserve: {id: k, hold: 61s}",
+        "requests_per_unit: 800, algorithm: sub_windows, reserve: {id: k, hold: 1m}",
+        "2:24: warning: a hold of 1 min 1 s is longer than the window of 1 min: what goes back to one that is over",
+    ),
+}
+
+
+@pytest.mark.parametrize(("bad", "good", "message"), RESERVES.values(), ids=RESERVES.keys())
+def test_what_is_warned_of_at_reservations(bad: str, good: str, message: str) -> None:
+    def found(options: str) -> list[str]:
+        bucket = "" if "algorithm" in options else ", algorithm: token_bucket"
+        reserve = "" if "reserve" in options else ", reserve: {id: k, estimate: 100, hold: 5m}"
+        text = f"{{key: k, rate_limit: {{unit: minute, {options}{bucket}{reserve}}}}}"
+        return [str(warning) for warning in lint(book(f"domain: d\ndescriptors: [{text}]\nsettle: s\n"))]
+
+    [warning] = found(bad)
+
+    assert message in warning
+    assert warning.endswith(" [reserve]")
+    assert found(good) == []
+
+
+def test_a_file_settles_in_vain_if_no_limit_can_be_charged() -> None:
+    places = "{key: k, rate_limit: {concurrency: 1, hold: 1m, place: k}}"
+
+    def found(descriptors: str) -> list[str]:
+        return [str(warning) for warning in lint(book(f"domain: d\nsettle: s\ndescriptors: [{descriptors}]\n"))]
+
+    [warning] = found(f"{places}, {{key: l, rate_limit: {{deny: true}}}}")
+
+    assert "1.yaml:1:9: warning: settle has no effect: no rule of the domain has a limit" in warning
+    assert found(f"{places}, {{key: l, {RATE}}}") == []
+
+
 def test_a_default_of_the_file_is_no_mistake_of_a_limit() -> None:
     head = "domain: d\ndefaults: {exceed: 10%, algorithm: token_bucket, burst: 3}\n"
     none, nine = limit(f"{DAY}: 0"), limit(f"{DAY}: 9").replace("key: k", "key: l")

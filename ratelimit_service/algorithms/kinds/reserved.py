@@ -25,7 +25,7 @@ A memo is a second counter, one for each id: when it is forgotten, when it was m
 The Lua twin is `reserved.lua`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any, Final
@@ -43,6 +43,11 @@ REMEMBERED: Final = 10 * SECOND
 """For which a settled id is remembered: a settle that is sent again is charged once."""
 
 SETTLED: Final = -1
+
+_AT_ONCE: Final = 8
+"""Requests of the estimate that a limit should have room for, at once."""
+_IN_BURST: Final = 4
+_SHORT_HOLD: Final = 30 * SECOND
 
 _MOST_GROUPS: Final = 16
 _GROUP: Final = Struct("qq")
@@ -155,6 +160,24 @@ class Reserved(Kind):
     def key_suffix(self, algorithm: str, limit: Limit) -> str:
         """A bucket has another state."""
         return f"|{algorithm}/reserved/{limit.window}" if self.bucket else Kind.key_suffix(self, algorithm, limit)
+
+    def lint(self, limit: Limit, algorithm: str) -> Iterator[tuple[str, str]]:
+        """Warns where few requests have room at once, or what they give back is mostly lost."""
+        hold = duration_in_words(self.hold)
+        if 0 < limit.requests < _AT_ONCE * self.estimate:
+            few = limit.requests // self.estimate
+            message = f"with an estimate of {self.estimate:,} a limit of {limit.requests:,} has room for {few} at once"
+            yield "reserve", f"{message}; write a smaller estimate, above which a request overruns, or a larger limit"
+        if 0 < limit.burst < _IN_BURST * self.estimate:
+            few = limit.burst // self.estimate
+            message = f"with an estimate of {self.estimate:,} a burst of {limit.burst:,} has room for {few} at once"
+            yield "reserve", f"{message}; write a burst of {_IN_BURST * self.estimate:,}, or more"
+        if self.hold < _SHORT_HOLD:
+            message = f"what is settled after a hold of {hold} is charged twice"
+            yield "reserve", f"{message}; write more than the longest request takes, such as hold: 5 minutes"
+        if limit.window < self.hold and not self.bucket:
+            message = f"a hold of {hold} is longer than the window of {duration_in_words(limit.window)}"
+            yield "reserve", f"{message}: what goes back to one that is over is lost; write algorithm: token_bucket"
 
     def _parted(self, charge: Charge, state: State | None, limit: Limit, now: int) -> tuple[State | None, Groups]:
         """The state of the algorithm, and the groups."""

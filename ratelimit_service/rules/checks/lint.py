@@ -44,6 +44,7 @@ KINDS: Final = (
     "regex",
     "regions",
     "replaces",
+    "reserve",
     "same-name",
     "short-block",
     "slow-regex",

@@ -41,7 +41,10 @@ def review(book: RuleBook) -> Iterator[LintWarning]:
         yield from _bucket(rule)
         yield from _kind(rule)
         yield from review_regions(rule)
-    for root in book.domains.values():
+    for name, root in book.domains.items():
+        if root.settle and not any(rule.limit and not rule.limit.kind.holds for rule in book.rules_in(name)):
+            message = "settle has no effect: no rule of the domain has a limit that can be charged what it has cost"
+            yield warning_at(root.place, "no-effect", f"{message}; remove it, unless limits come with requests")
         yield from _weaker(root, ())
         yield from _pools(root)
         for node in all_nodes(root):

@@ -145,7 +145,7 @@ def _read_block(_block: YamlMap, options: Mapping[str, Any], _report: Report) ->
     return Block(options["block_for"], options.get("block_up_to", 0))
 
 
-def _read_reserved(_block: YamlMap, options: Mapping[str, Any], report: Report) -> Kind:
+def _read_reserved(block: YamlMap, options: Mapping[str, Any], report: Report) -> Kind:
     values = read_options(options["reserve"], MapType.RESERVE, report)
     requests, name = options.get("requests_per_unit"), options.get("algorithm") or "fixed_window"
     if not {"id", "hold"} <= values.keys() or requests is None:
@@ -154,7 +154,10 @@ def _read_reserved(_block: YamlMap, options: Mapping[str, Any], report: Report) 
     capacity = min(requests, (options.get("burst") or requests) if bucket else requests)
     estimate: int = values.get("estimate", 0)
     if estimate > capacity > 0:
-        report.add(options["reserve"], f"estimate {estimate:,} is more than the limit has room for, {capacity:,}")
+        at = block.fields["requests_per_unit"].value
+        if given(block, "reserve"):
+            at = options["reserve"].fields["estimate"].value
+        report.add(at, f"estimate {estimate:,} is more than the limit has room for, {capacity:,}")
     at_most: Excess = values.get("at_most", _AT_MOST)
     return Reserved(values["hold"], estimate, max(1, estimate, at_most.of(capacity)), bucket=bucket)
 
@@ -176,6 +179,9 @@ def _check_reserve(block: YamlMap, options: Mapping[str, Any], report: Report) -
     if given(block, "reserve") and options.get("count_refused"):
         message = "count_refused contradicts reserve: a refused reservation would use up the window"
         report.add(block.fields["count_refused"].key, message)
+    if given(block, "reserve") and options.get("lease") == "auto":
+        message = "lease contradicts reserve: any process may settle what another one has reserved"
+        report.add(block.fields["lease"].key, message)
 
 
 def _check_blocks(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> None:
