@@ -11,7 +11,7 @@ from ratelimit_service.commands.sources import env_file_option, merge_option, re
 from ratelimit_service.commands.terminal import GREEN, RED, YELLOW, echo, echo_json
 from ratelimit_service.errors import Problem, RulesError, SettingsError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.checks.envoy import places_notes
+from ratelimit_service.rules.checks.envoy import envoy_notes
 from ratelimit_service.rules.checks.lint import KINDS, lint
 from ratelimit_service.rules.checks.region_notes import region_notes, without_home
 from ratelimit_service.rules.checks.review import queue_notes, shared_keys
@@ -63,9 +63,9 @@ def command(
 
     Without a PATH, the files that serve would load with the same settings. Prints every error as path:line:column, and
     a warning about what is allowed but probably not intended, such as a descriptor that no request reaches or a value
-    that looks like a network. Also the timeout that Envoy's filter needs where limits have a queue, and what gives
-    places back where they have concurrency, and what limits need that regions share. Exits with 1 when there is an
-    error, else with 0.
+    that looks like a network. Also the timeout that Envoy's filter needs where limits have a queue, its items that
+    give places back where they have concurrency or settle what a request has cost, and what limits need that regions
+    share. Exits with 1 when there is an error, else with 0.
     """
     settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file, Section.RULES)
     if not paths:
@@ -90,7 +90,7 @@ def command(
         found += shared_keys(book, counts_as_envoyproxy)
     found.sort(key=lambda warning: warning[:3])
     warnings = [warning for warning in found if warning.kind not in ignored]
-    notes = [] if book is None else [*queue_notes(book), *places_notes(book), *region_notes(book)]
+    notes = [] if book is None else [*queue_notes(book), *envoy_notes(book), *region_notes(book)]
     if as_json:
         echo_json(_findings(book, errors, warnings, notes))
     else:

@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from ratelimit_service.commands.check import command
@@ -11,6 +13,7 @@ from ratelimit_service.rules.rule import counter_key
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.envoyproxy import envoyproxy_key
 from tests.books import book
+from tests.envoy.model import shown
 
 GOOD = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
 
@@ -294,3 +297,53 @@ def test_what_gives_places_back_is_noted_once_for_equal_limits(tmp_path: Path) -
         f'      - generic_key: {{descriptor_key: "work", descriptor_value: "w{n}"}}' for n in (0, 0, 1, 1)
     ]
     assert rest[-1].endswith("as above, by the entries of this limit")
+
+
+def noted(file: Path, rules: str) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Each note of Envoy's half: its words, and its items."""
+    file.write_text(rules)
+    messages = [str(note["message"]) for note in json.loads(check("--json", file).stdout)["notes"]]
+    split = [message.partition("\n") for message in messages]
+    return [(words, yaml.safe_load(half)["rate_limits"]) for words, _, half in split]
+
+
+def test_what_reserves_and_settles_is_noted_as_the_docs_show_it(tmp_path: Path) -> None:
+    [(words, items)] = noted(tmp_path / "a.yaml", shown("domain: chat"))
+
+    assert words == (
+        "Envoy reserves what a request may cost, and settles what it has cost, by two items of rate_limits in its "
+        "ratelimit filter, or in the filter's configuration of a route (typed_per_filter_config); in a route's own "
+        "rate_limits it ignores hits_addend; x-request-id must be Envoy's own, by use_remote_address: true; the last "
+        "format says where the cost is, here what a gateway for models writes:"
+    )
+    assert items == yaml.safe_load(shown("rate_limits:"))["rate_limits"]
+
+
+def test_without_an_estimate_the_noted_item_has_a_cost_from_a_header(tmp_path: Path) -> None:
+    limit = "{unit: day, requests_per_unit: 400000, reserve: {id: id, hold: 1m}}"
+    places = "{concurrency: 2, hold: 60s, place: id}"
+
+    [(words, items)] = noted(
+        tmp_path / "a.yaml", f"domain: a\nsettle: done\ndescriptors: [{{key: id, rate_limits: [{limit}, {places}]}}]\n"
+    )
+
+    assert words.startswith("Envoy takes these places, and gives them back, and reserves what a request may cost, and")
+    assert items[0]["hits_addend"] == yaml.safe_load(shown("hits_addend:"))["hits_addend"]
+    assert [item.get("apply_on_stream_done") for item in items] == [None, True, True]
+    assert items[1]["actions"][-1] == {"generic_key": {"descriptor_key": "done", "descriptor_value": "1"}}
+    assert items[2]["hits_addend"] == {"number": 1, "is_negative_hits": True}
+
+
+def test_where_nothing_reserves_a_look_and_what_settles_are_noted_once(tmp_path: Path) -> None:
+    limit = "rate_limit: {unit: day, requests_per_unit: 9}"
+
+    [(words, items)] = noted(
+        tmp_path / "a.yaml", f"domain: a\nsettle: done\ndescriptors: [{{key: k, {limit}}}, {{key: l, {limit}}}]\n"
+    )
+
+    header = {"request_headers": {"header_name": "x-k", "descriptor_key": "k"}}
+    assert words.startswith("Envoy looks, and settles what a request has cost, by two items of rate_limits")
+    assert "x-request-id" not in words
+    assert items[0] == {"actions": [header], "hits_addend": {"number": 0}}
+    assert items[1]["actions"] == [header, {"generic_key": {"descriptor_key": "done", "descriptor_value": "1"}}]
+    assert items[1]["apply_on_stream_done"]
