@@ -33,6 +33,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "store_lost": "outage",
     "banned": "ban",
     "worker_ended": "worker",
+    "charges_dropped": "rule",
     "draining": "drain",
 }
 """The kinds by the name of the event that begins one; what is not here, and ends none, is an operator's act."""

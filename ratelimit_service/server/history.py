@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.server.dropped_charges import DroppedCharges
 from ratelimit_service.server.per_minute import Key, MinuteSums, Numbers
 from ratelimit_service.server.series import domain_numbers
 from ratelimit_service.server.state import ServiceState
@@ -88,6 +89,7 @@ class History:
         self.domains = MinuteSums[str](_WIDTH, MAX_DOMAINS, OTHER[0])
         self._rules = MinuteSums[Path](len(RULE_OUTCOMES), MAX_RULES)
         self._latency = MinuteSums[str](len(BOUNDS) + 1, 1)
+        self._dropped = DroppedCharges(clock)
         self._one_look = asyncio.Lock()
         self._edition = 0
         """Of the rules that were last looked at."""
@@ -136,6 +138,7 @@ class History:
         # Each goes when it was looked at: a reload may have left them to this list, and to free all at once takes long.
         rules = [] if book is None else list(reversed(book.rules))
         del book
+        dropping: dict[Path, Rule] = {}
         left = BLOCK
         while rules:
             rule = rules.pop()
@@ -143,6 +146,8 @@ class History:
             # The rule's own tally has what it counted before it counted by value.
             for tally in (rule.tally, *(() if rule.tallies is None else (tally for _, tally in rule.tallies.items()))):
                 numbers = _with(numbers, tally)
+                if tally.charges_dropped:
+                    dropping[rule.path] = rule
                 left -= 1
                 if not left:
                     left = BLOCK
@@ -152,6 +157,7 @@ class History:
         self._rules.add(self.minute, ())
         while self._rules.forget(BLOCK):
             yield
+        self._dropped.tell(dropping)
 
     async def of_domain(self, domain: str) -> Mapping[str, Sequence[int]]:
         """The requests for a domain by outcome, in each of the last sixty minutes; at most a second late.

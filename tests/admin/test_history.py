@@ -16,6 +16,7 @@ from ratelimit_service.server.history import MAX_DOMAINS, MAX_RULES, History
 from ratelimit_service.server.per_minute import MinuteSums
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.system.clock import MINUTE, SECOND
+from ratelimit_service.telemetry.logs import pass_events
 from ratelimit_service.telemetry.tally import OUTCOMES, Tallies, Tally
 from tests.admin.service import Service
 from tests.clocks import Clock
@@ -188,6 +189,32 @@ def test_each_minute_has_its_latency(service: Service) -> None:
     clock.advance(60 * MINUTE)
     history.look()
     assert history.latency(0.99, 3) == [0, 0, 0]
+
+
+def test_a_rule_that_lets_looks_pass_and_drops_charges_is_told_of_once(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    history = History(_state(service), clock)
+    end = pass_events(service.events.record)
+    said = []
+    assert service.limiter.book is not None
+    first, second = [rule.tally for rule in service.limiter.book.rules][:2]
+    for tallies in ((), (first,), (first,), (second,), ()):
+        for tally in tallies:
+            tally.charges_dropped += 700
+        list(history.rule_blocks())
+        said.append(len(caplog.records))
+        clock.advance(MINUTE // 2)
+    end()
+
+    assert said == [0, 1, 1, 2, 2]
+    assert caplog.messages[0] == (
+        f"shop.user, {service.rules}/rules.yaml:4:5: looks pass while charges are refused: costs known at the end need "
+        "settle, or count_refused: true"
+    )
+    [event, _] = json.loads("".join(service.events.text()))["events"]
+    assert (event["kind"], len(event["details"])) == ("rule", 1)
 
 
 def test_a_machine_that_slept_has_no_old_minute(service: Service) -> None:

@@ -60,6 +60,19 @@ def test_what_a_rule_in_shadow_mode_would_have_refused_is_shown_as_such(tmp_path
     assert series in metrics
 
 
+def test_what_a_rule_drops_although_it_lets_looks_pass_is_shown(tmp_path: Path) -> None:
+    tokens = "  - {key: tokens, rate_limit: {unit: year, requests_per_unit: 9, algorithm: token_bucket}}\n"
+
+    with running(tmp_path, RULES + tokens) as service:
+        for cost in (0, 70, 0, 70):
+            entries = [{"key": "tokens", "value": "ada"}]
+            service.post({"domain": "shop", "descriptors": [{"entries": entries, "hitsAddend": cost}]})
+        _, text = shown(service)
+
+    assert "Near Not charged Limit shop" in text
+    assert re.search(r"shop tokens rules.yaml: 8 \S+ \S+ 140 140 \S+ 140 9 per year ", text)
+
+
 def test_what_shadow_mode_of_the_service_would_have_refused_is_shown(tmp_path: Path) -> None:
     with running(tmp_path, RULES) as service:
         service.limiter.totals.global_shadow_mode = 1234

@@ -141,6 +141,7 @@ def test_the_status_tells_what_the_page_shows(service: Service) -> None:
         "exceeded": 0,
         "spared": 0,
         "shadow": 0,
+        "charges_dropped": 0,
         "policy_allowed": 0,
         "policy_refused": 0,
         "failed": 0,

@@ -213,12 +213,12 @@ def _last_minute(history: History) -> dict[str, Any]:
 
 
 COUNTS: Final = (
-    *("total", "over", "near", "within", "exceeded", "spared", "shadow"),
+    *("total", "over", "near", "within", "exceeded", "spared", "shadow", "charges_dropped"),
     *("policy_allowed", "policy_refused", "failed"),
 )
-"""`total` is the sum of `within`, `over` (the cost of denied hits), `exceeded` and `spared`; `shadow` is a part of
-`over`, and `near` of what was below the limit. The last three are what the failure policy answered, and in none of the
-others."""
+"""`total` is the sum of `within`, `over` (the cost of denied hits), `exceeded` and `spared`; `shadow` and
+`charges_dropped` are parts of `over`, and `near` of what was below the limit. The last three are what the failure
+policy answered, and in none of the others."""
 
 
 class RulesNow(NamedTuple):
@@ -273,6 +273,7 @@ def _counts(rule: Rule) -> Sequence[int]:
         sum(tally.exceeded for tally in tallies),
         sum(tally.spared for tally in tallies),
         sum(tally.shadow_mode + tally.shadow_below_limit for tally in tallies),
+        sum(tally.charges_dropped for tally in tallies),
         *(sum(tally.by_policy(outcome) for tally in tallies) for outcome in POLICY_NUMBERS),
     )
 

@@ -56,6 +56,8 @@ const COLUMNS = [
   counted("Spared", "spared", "Not charged, because another limit charged together with this one denied"),
   counted("Near", "near", "Below the limit, and near it; a part of the others"),
   counted("Would have refused", "shadow", "The part of Over that a rule in shadow mode let pass", amber),
+  counted("Not charged", "charges_dropped",
+    "Looks pass while charges are refused: costs known at the end need settle, or count_refused: true; a part of Over", amber),
   counted("Allowed by policy", "policy_allowed", "Allowed without the store, by the rule's policy; in no other column", amber),
   counted("Refused by policy", "policy_refused", "Refused without the store, by the rule's policy; in no other column", red),
   counted("Failed", "failed", "Answered with an error, because the store could not decide; in no other column", amber),

@@ -3,7 +3,7 @@
 import {ago, at, date, get, isSeen, make} from "./dom.js";
 
 const HEADS = ["When", "Lasted", "What", "Who"];
-const WORDS = {reload: "Reload", outage: "Outage", ban: "Ban", worker: "Worker", act: "Act", drain: "Drain"};
+const WORDS = {reload: "Reload", outage: "Outage", ban: "Ban", worker: "Worker", act: "Act", rule: "Rule", drain: "Drain"};
 let key = "", last = null;
 
 function lasted({from, until}, now) {
