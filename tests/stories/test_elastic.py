@@ -121,10 +121,14 @@ def test_counters_and_explain_see_the_pool_in_redis(tmp_path: Path, redis: Redis
             call(service, tenant, 20)
 
     def shown(*arguments: str) -> str:
-        return CliRunner().invoke(main, [*arguments], env=environ).stdout
+        done = CliRunner().invoke(main, [*arguments], env=environ)
+        assert done.exit_code == 0, done.output
+        return done.stdout
 
     table = re.sub(r"  +", "  ", shown("counters", "shop"))
-    assert re.search(r"^120 of 100  0  .*  token bucket  shop\.pool checkout  \(pool checkout\)$", table, re.MULTILINE)
+    print(table)
+    row = r"^120 of 100  0  .*  token bucket  shop\.pool checkout  \(pool checkout\)$"
+    assert re.search(row, table, re.MULTILINE), table
     assert "7 counters" in table
     assert "6 counters" in shown("counters", "shop", "--rule", "tenant")
     [pool] = [each for each in json.loads(shown("counters", "shop", "--json"))["counters"] if "pool" in each["key"]]

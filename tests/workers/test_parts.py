@@ -221,12 +221,13 @@ def test_a_report_is_sent_in_pieces_however_long_the_names_of_clients_are() -> N
 
 def test_every_number_of_a_tally_is_taken_and_added() -> None:
     one, other = Tally(), Tally()
-    for value, name in enumerate(Tally.__slots__, 1):
+    names = [name for name in Tally.__slots__ if name != "looks"]  # by which a process counts other numbers
+    for value, name in enumerate(names, 1):
         setattr(one, name, value)
         setattr(other, name, 100)
     add_tally(other, drain_tally(one) or ())
 
-    assert [getattr(other, name) - 100 for name in Tally.__slots__] == [*range(1, len(Tally.__slots__) + 1)]
+    assert [getattr(other, name) - 100 for name in names] == [*range(1, len(names) + 1)]
     assert drain_tally(one) is None
 
 

@@ -293,7 +293,7 @@ local function charge(keys, batch, leases)
         answer(got, room, left, reset, retry)
       end
       run, at = run + 1, at + 3
-    until keys[run] ~= key or batch[at] < 0
+    until at > ends or keys[run] ~= key or batch[at] < 0  -- behind the last run are second counters
     if lease then
       local taken = {twin('lease').take(state, leased, leases[lease + 4], leases[lease + 5], now)}
       state = taken[1]
