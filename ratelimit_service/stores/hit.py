@@ -153,9 +153,7 @@ def common_counter(rule: Rule) -> NamedCounter:
 
 def common_look(rule: Rule) -> Hit:
     """A hit of cost 0 on that counter, by the rule that stands for it."""
-    # As a bundle, because the script takes runs on one key for those of one counter, and such counters follow the last
-    # run.
-    return Hit(rule, rule.common_key, 0, tally=Tally(), quota=False, together=1)
+    return Hit(rule, rule.common_key, 0, tally=Tally(), quota=False)
 
 
 def second_key(hit: Hit) -> str:

@@ -330,3 +330,16 @@ def test_a_pool_is_read_once_and_written_once_however_many_members_a_call_has(cl
     commands = client.info("commandstats")
     assert commands["cmdstat_set"]["calls"] == 21
     assert commands["cmdstat_mget"]["calls"] == 1
+
+
+def test_a_pools_own_counter_may_stand_behind_those_of_its_members(client: Client) -> None:
+    """The next key is its own again, as the second one of a member."""
+    tenant = rule("sub_windows", limit_of(5, 50, CHECKOUT))
+    assert tenant.limit is not None
+    limit = tenant.limit.kind.common_limit
+    assert limit is not None
+    pool = rule("token_bucket", limit)
+    hits = [hit(tenant, "ada", 0), hit(pool, tenant.common_key, 0)]
+    client.flushall()
+
+    assert [each.remaining for each in in_redis(client, [(T0, [hits])])] == [50, 1100]  # with what it may owe
