@@ -136,7 +136,8 @@ local function owes_most(state, limit, now)
   return missing > most or (missing == most and part >= most_part)
 end
 
-local function owe(state, limit, cost, now)
+-- The state with a cost charged whatever there is room for, until so much is missing at most.
+local function owed(state, limit, cost, most, most_part, now)
   local rate = limit.requests
   if rate == 0 then
     return state
@@ -145,7 +146,6 @@ local function owe(state, limit, cost, now)
   if state and state[1] > now then
     missing, part = missing_until(state, rate, now)
   end
-  local most, most_part = most_owed(limit)
   if missing > most or (missing == most and part >= most_part) then
     return state
   end
@@ -156,6 +156,14 @@ local function owe(state, limit, cost, now)
     missing, part = most, most_part
   end
   return {now + missing + (part > 0 and 1 or 0), part}
+end
+
+local function owe(state, limit, cost, now)
+  if limit.requests == 0 then
+    return state
+  end
+  local most, most_part = most_owed(limit)
+  return owed(state, limit, cost, most, most_part, now)
 end
 
 -- The largest debt that a charge leads to, with a clock a window ahead.
@@ -206,7 +214,7 @@ local function give(state, limit, units, term_end, now)
 end
 
 return {
-  hit = hit, owe = owe, owes_most = owes_most, ahead = ahead, clamp = clamp,
+  hit = hit, owe = owe, owed = owed, owes_most = owes_most, ahead = ahead, clamp = clamp,
   term_end = term_end, leased_from = leased_from, give = give,
   time_of = time_of, tokens_of = tokens_of, plus = plus, minus = minus, missing_until = missing_until,
 }

@@ -25,9 +25,8 @@ STATE: Final = Struct("qq")
 
 def problem(limit: Limit) -> str | None:
     """The reason why this limit is not supported, or None: its moments would exceed Lua's integers."""
-    capacity = (limit.burst or limit.requests) + limit.exceed
-    if capacity * limit.window > limit.requests * MAX_WINDOW and limit.requests:
-        return f"a bucket of {capacity} that gets {limit.requests} in a window would take over 100 years to fill"
+    if limit.most * limit.window > limit.requests * MAX_WINDOW and limit.requests:
+        return f"a bucket of {limit.most} that gets {limit.requests} in a window would take over 100 years to fill"
     return None
 
 
@@ -99,34 +98,44 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
 
 def owe(state: bytes | None, limit: Limit, cost: int, now: int) -> bytes | None:
     """As algorithm.py says: beyond an empty bucket a window's tokens, or as many as it holds."""
-    rate, window = limit.requests, limit.window
-    if not rate:
+    return owed(state, limit, cost, _most_owed(limit), now)
+
+
+def owed(state: bytes | None, limit: Limit, cost: int, most: int, now: int) -> bytes | None:
+    """The state with a cost charged whatever there is room for, until so many L-ths are missing at most."""
+    if not limit.requests:
         return state
-    before = 0
-    if state is not None:
-        moment, part = STATE.unpack(state)
-        before = missing_until(moment, part, rate, now) if moment > now else 0
-    missing = max(before, min(before + cost * window, _most_owed(limit)))
-    return STATE.pack(now - -missing // rate, missing % rate)
+    before = missing_at(state, limit.requests, now)
+    return state_of(max(before, min(before + cost * limit.window, most)), limit.requests, now)
 
 
 def owes_most(state: bytes | None, limit: Limit, now: int) -> bool:
     """Whether the debt is the largest one: it may have been cut."""
-    if state is None:
-        return False
-    moment, part = STATE.unpack(state)
-    return missing_until(moment, part, limit.requests, now) >= _most_owed(limit)
+    return state is not None and missing_at(state, limit.requests, now) >= _most_owed(limit)
 
 
 def _most_owed(limit: Limit) -> int:
     """What is missing with the largest debt, in L-ths."""
-    full = ((limit.burst or limit.requests) + limit.exceed) * limit.window
+    full = limit.most * limit.window
     return full + max(full, limit.requests * limit.window)
 
 
 def missing_until(moment: int, part: int, rate: int, now: int) -> int:
     """L-ths of a microsecond until the moment of a state, which is to come. `hit` has it in its own lines: 60 ns."""
     return (moment - now) * rate + (part - rate if 0 < part < rate else 0)
+
+
+def missing_at(state: bytes | None, rate: int, now: int) -> int:
+    """L-ths of a microsecond until a bucket is full; 0 for one that is."""
+    if state is None:
+        return 0
+    moment, part = STATE.unpack(state)
+    return missing_until(moment, part, rate, now) if moment > now else 0
+
+
+def state_of(missing: int, rate: int, now: int) -> bytes | None:
+    """The state of a bucket in which so much is missing, in L-ths; None of a full one."""
+    return STATE.pack(now - -missing // rate, missing % rate) if missing > 0 else None
 
 
 def term(limit: Limit) -> int:
@@ -136,7 +145,7 @@ def term(limit: Limit) -> int:
     """
     if limit.burst and limit.longest_term:
         return limit.longest_term  # the same whatever part of the burst and of the rate home may grant
-    fill = (limit.burst or limit.requests) * limit.window // limit.requests
+    fill = limit.capacity * limit.window // limit.requests
     return length_of_term(fill, fill, min(limit.longest_term, fill // 4))
 
 
@@ -161,12 +170,8 @@ def give(state: bytes | None, limit: Limit, units: int, term_end: int, now: int)
     Until the term ends the state is at its end or later, and all of them are missing. Later it may have been full, as
     far as the end of the present term, from which others may have taken a lease.
     """
-    if state is None:
+    missing = missing_at(state, limit.requests, now)
+    if not missing:
         return state
-    moment, part = STATE.unpack(state)
-    rate, window = limit.requests, limit.window
-    back = units * window - max(0, next_term(term(limit), now) - term_end) * rate
-    if moment <= now or back <= 0:
-        return state
-    missing = missing_until(moment, part, rate, now) - back
-    return STATE.pack(now - -missing // rate, missing % rate) if missing > 0 else None
+    back = units * limit.window - max(0, next_term(term(limit), now) - term_end) * limit.requests
+    return state_of(missing - back, limit.requests, now) if back > 0 else state

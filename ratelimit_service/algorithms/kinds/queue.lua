@@ -55,24 +55,7 @@ local function hit(state, limit, cost, now)
 end
 
 local function owe(state, limit, cost, now)
-  local rate = limit.requests
-  if rate == 0 then
-    return state
-  end
-  local missing, part = 0, 0
-  if state and state[1] > now then
-    missing, part = bucket.missing_until(state, rate, now)
-  end
-  local most = limit.max_delay + limit.window
-  if missing >= most then
-    return state
-  end
-  local time, time_part = bucket.time_of(min(cost, bucket.tokens_of(most, 0, limit) + 1), limit)
-  missing, part = plus(missing, part, time, time_part, rate)
-  if missing >= most then
-    missing, part = most, 0
-  end
-  return {now + missing + (part > 0 and 1 or 0), part}
+  return bucket.owed(state, limit, cost, limit.max_delay + limit.window, 0, now)
 end
 
 local function ahead(limit)

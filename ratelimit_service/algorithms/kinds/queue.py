@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ratelimit_service.algorithms.token_bucket import STATE, missing_until, problem, room_after
+from ratelimit_service.algorithms.token_bucket import STATE, missing_until, owed, problem, room_after
 from ratelimit_service.model import NEVER, PLAIN, Algorithm, Decision, Kind, Limit, Queued
 from ratelimit_service.system.clock import delay_in_words
 
@@ -116,15 +116,7 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
 
 def owe(state: bytes | None, limit: Limit, cost: int, now: int) -> bytes | None:
     """As algorithm.py says: parts of the outflow; beyond the longest delay a window at most. Nothing waits for them."""
-    rate, window = limit.requests, limit.window
-    if not rate:
-        return state
-    missing = 0
-    if state is not None:
-        moment, part = STATE.unpack(state)
-        missing = missing_until(moment, part, rate, now) if moment > now else 0
-    missing = max(missing, min(missing + cost * window, (limit.kind.max_delay + window) * rate))
-    return STATE.pack(now - -missing // rate, missing % rate)
+    return owed(state, limit, cost, (limit.kind.max_delay + limit.window) * limit.requests, now)
 
 
 def _left(limit: Limit, missing: int) -> int:

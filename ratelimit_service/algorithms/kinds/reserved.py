@@ -197,10 +197,7 @@ class Reserved(Kind):
 
 def backlog(state: bytes | None, limit: Limit, now: int) -> int:
     """The time until a bucket is full, rounded down."""
-    if state is None:
-        return 0
-    moment, part = token_bucket.STATE.unpack(state)
-    return max(0, token_bucket.missing_until(moment, part, limit.requests, now) // max(1, limit.requests))
+    return token_bucket.missing_at(state, limit.requests, now) // max(1, limit.requests)
 
 
 def _in_force(memo: Memo | None, now: int) -> Memo | None:
@@ -239,13 +236,12 @@ def _give(
     if own is None or index < 0:
         return own, groups
     rate, least = limit.requests, groups[index][1]
-    moment, part = token_bucket.STATE.unpack(own)
     back = min(units * limit.window, least * rate)
-    missing = max(0, token_bucket.missing_until(moment, part, rate, now)) - back
+    missing = token_bucket.missing_at(own, rate, now) - back
     given = -(-back // rate)
     left = max(0, least - given)
     lows = [
         (moment, min(low, left) if number < index else max(0, low - given))
         for number, (moment, low) in enumerate(groups)
     ]
-    return (token_bucket.STATE.pack(now - -missing // rate, missing % rate) if missing > 0 else None), lows
+    return token_bucket.state_of(missing, rate, now), lows
