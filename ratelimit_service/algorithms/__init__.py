@@ -3,12 +3,15 @@
 from ratelimit_service.algorithms.algorithm import Algorithm, expiry
 from ratelimit_service.model import State
 
-__all__ = ["NAMES", "PLACES", "Algorithm", "State", "expiry", "open_algorithm"]
+__all__ = ["BUCKETS", "NAMES", "PLACES", "Algorithm", "State", "expiry", "open_algorithm"]
 
 PLACES = "places"
 """The algorithm of limits with `concurrency`; no rule chooses it by name."""
 
-NAMES = ("fixed_window", "sliding_window", "sub_windows", "sliding_log", "token_bucket", "leaky_bucket")
+BUCKETS = ("token_bucket", "leaky_bucket")
+"""Those that have a burst."""
+
+NAMES = ("fixed_window", "sliding_window", "sub_windows", "sliding_log", *BUCKETS)
 
 
 def open_algorithm(name: str) -> Algorithm:

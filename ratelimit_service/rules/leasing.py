@@ -34,7 +34,7 @@ def lease_options(settings: Settings) -> LeaseOptions:
 
 def most_leased(limit: Limit, share: float) -> int:
     """The most units of a counter that an instance holds; 0 for a limit that is too small."""
-    most = int(min(limit.requests, limit.burst or limit.requests) * share)
+    most = int(min(limit.requests, limit.capacity) * share)
     return most if most >= LEAST else 0
 
 

@@ -71,7 +71,7 @@ def wrong_floor(limit: Limit, floor: int, number: int) -> str:
     if floor * number >= 100:
         most = f"write {99 // number}% or less" if number < 100 else "take floor away"
         return f"floor: {number} regions keep {floor * number}% of the limit, and nothing is left to lease; {most}"
-    least = min(limit.requests, limit.burst or limit.requests)
+    least = min(limit.requests, limit.capacity)
     if least * floor < 100:
         return f"floor: {floor}% of {least:,} is less than 1; write {-(-100 // max(1, least))}% or more, or remove it"
     return ""

@@ -131,7 +131,7 @@ def most_of(algorithm: Algorithm, limit: Limit) -> int:
     """The most that a hit may cost: of a bucket what it regains in the shortest term is never granted."""
     home = home_of(limit)
     regained = -(-home.requests * LEAST_TERM // home.window) if leasing(algorithm).leased_from else 0
-    return sum(part.burst or part.requests for part in (home, limit.floor) if part is not None) - regained
+    return sum(part.capacity for part in (home, limit.floor) if part is not None) - regained
 
 
 class RegionCounter(NamedTuple):
@@ -215,7 +215,7 @@ def ask(
         if floor is None or lease.left:
             return state, None
         _, look = algorithm.hit(own, floor, 0, now)
-        if 2 * look.remaining >= (floor.burst or floor.requests):
+        if 2 * look.remaining >= floor.capacity:
             return state, None
     needed = max(1, waiting - lease.left, min(max(low, rate // 10), rate - lease.left))
     wanted = lease.ask(needed, rate, now + ASK_LIFE)

@@ -142,7 +142,7 @@ def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
         case "algorithm":
             found = rule.algorithm.name
         case "burst":
-            found = limit.burst or limit.requests
+            found = limit.capacity
         case "anchor":
             found = "first_request" if limit.first_request else "calendar"
         case "count_refused":

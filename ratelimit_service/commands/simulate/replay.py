@@ -6,7 +6,7 @@ from hashlib import blake2b
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms import BUCKETS, open_algorithm
 from ratelimit_service.commands.simulate.heaviest import Heaviest
 from ratelimit_service.commands.simulate.mapping import Mapping, Values
 from ratelimit_service.commands.simulate.settled import CostSums, Ended
@@ -411,12 +411,12 @@ def counted_by(rule: Rule, name: str) -> tuple[Rule, str]:
         return rule, why
     # What was not chosen is as it is by default with the other one.
     default = limit.count_refused == (rule.algorithm.name == "fixed_window")
-    buckets, kind = ("token_bucket", "leaky_bucket"), limit.kind.by_another
+    kind = limit.kind.by_another
     other = replace(
         limit,
         count_refused=name == "fixed_window" if default else limit.count_refused,
         first_request=False,
-        burst=limit.burst if name in buckets and kind is limit.kind else 0,
+        burst=limit.burst if name in BUCKETS and kind is limit.kind else 0,
         kind=kind,
     )
     if reason := algorithm.problem(other):

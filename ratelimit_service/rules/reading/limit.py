@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from ratelimit_service.algorithms import PLACES, Algorithm, open_algorithm
+from ratelimit_service.algorithms import BUCKETS, PLACES, Algorithm, open_algorithm
 from ratelimit_service.algorithms.kinds import Block, Places, Queue, Reserved, queue
 from ratelimit_service.model import MAX_REQUESTS, PLAIN, Kind, Limit, Unit
 from ratelimit_service.rules.problems import Positioned, Report, quoted
@@ -150,7 +150,7 @@ def _read_reserved(block: YamlMap, options: Mapping[str, Any], report: Report) -
     requests, name = options.get("requests_per_unit"), options.get("algorithm") or "fixed_window"
     if not {"id", "hold"} <= values.keys() or requests is None:
         return PLAIN
-    bucket = name in ("token_bucket", "leaky_bucket")
+    bucket = name in BUCKETS
     capacity = min(requests, (options.get("burst") or requests) if bucket else requests)
     estimate: int = values.get("estimate", 0)
     if estimate > capacity > 0:

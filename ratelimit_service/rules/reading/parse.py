@@ -530,7 +530,7 @@ class _Parser:
         return {key: value for key, value in self._defaults.items() if key != "reserve"}
 
     def _near(self, limit: Limit) -> int:
-        most = limit.burst or limit.requests
+        most = limit.capacity
         if limit.kind.waits_for_home:
             return most  # a region knows what it may spend, not what is left at home: nothing counts as near
         return near_threshold(most, self._load.near_ratio)

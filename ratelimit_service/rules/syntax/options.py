@@ -9,7 +9,7 @@ To add an option: an entry in `OPTIONS`, which names the field that it sets, and
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from ratelimit_service.algorithms import NAMES, PLACES
+from ratelimit_service.algorithms import BUCKETS, NAMES, PLACES
 from ratelimit_service.algorithms.kinds.places import MOST
 from ratelimit_service.model import MAX_FIELD, RegionMode
 from ratelimit_service.rules.response import HEADERS
@@ -413,7 +413,7 @@ OPTIONS = (
         (MapType.RATE_LIMIT, MapType.DEFAULTS),
         count(1),
         "The capacity of the bucket; without it requests_per_unit.",
-        algorithms=("token_bucket", "leaky_bucket"),
+        algorithms=BUCKETS,
         limit_field="burst",
     ),
     Option(
@@ -439,7 +439,7 @@ OPTIONS = (
         map_of("reserve"),
         "A request is charged what it may cost, under its id; settled by that id, the rest goes back, or the overrun "
         "is charged. The file needs settle.",
-        algorithms=("fixed_window", "sliding_window", "sub_windows", "token_bucket", "leaky_bucket"),
+        algorithms=("fixed_window", "sliding_window", "sub_windows", *BUCKETS),
     ),
     Option(
         "id",

@@ -20,14 +20,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms import BUCKETS, open_algorithm
 from ratelimit_service.model import NEVER, Blocked, Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.counter_names import Counter
 from ratelimit_service.telemetry.tally import Tally
 
-_BUCKETS: Final = frozenset({"token_bucket", "leaky_bucket"})
 _MANY: Final = 2**52
 """A limit above any count: what is missing from it is the count."""
 
@@ -91,7 +90,7 @@ def content_of(counter: Counter, looks: Sequence[Hit], milliseconds: int) -> Con
         return Content(None, None, 0, None, expires, exists=exists)
     endless = looks[-1]
     limit, last = endless.limit, endless.decision
-    bucket = counter.algorithm in _BUCKETS
+    bucket = counter.algorithm in BUCKETS
     used: int | None = (limit.most if bucket else _MANY) - last.remaining
     if counter.rule is None:
         return Content(None if bucket else used, None, last.reset_after, None, expires, exists=exists)
@@ -121,11 +120,11 @@ def _limits(limit: Limit, algorithm: str, debt: int) -> tuple[Limit, ...]:
     """The limits by which a counter with this one is looked at; the same objects for all that have it."""
     alone = limit.alone
     smaller = replace(alone, exceed=limit.exceed - debt - 1)
-    return limit, smaller, alone if algorithm in _BUCKETS else replace(alone, requests=_MANY, exceed=0)
+    return limit, smaller, alone if algorithm in BUCKETS else replace(alone, requests=_MANY, exceed=0)
 
 
 @lru_cache(1000)
 def _rule_for(algorithm: str, limit: Limit) -> Rule:
     """A rule in place of one that is not there: it counts so, without an end."""
-    endless = limit if algorithm in _BUCKETS else replace(limit, requests=_MANY)
+    endless = limit if algorithm in BUCKETS else replace(limit, requests=_MANY)
     return Rule("", (), endless, open_algorithm(algorithm or "fixed_window"))

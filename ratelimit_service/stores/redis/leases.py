@@ -280,7 +280,7 @@ class Leases:
             self.denied += 1
             leased.saved += 1
             room = leased.room + lease.left if now < lease.end else leased.room
-            wait = NEVER if cost > (limit.burst or limit.requests) else max(lease.retry_at, lease.deny_until) - now
+            wait = NEVER if cost > limit.capacity else max(lease.retry_at, lease.deny_until) - now
             return Decision(False, room, max(1, cost - room), max(lease.reset_at - now, wait), wait)
         if cost > lease.left:
             self._give_before_hit(leased)
