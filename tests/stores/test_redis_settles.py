@@ -21,7 +21,7 @@ from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.kept import MOST, KeptSettles
 from ratelimit_service.stores.redis.keys import first_counter, slot_of
 from ratelimit_service.stores.redis.script import BatchScript
-from ratelimit_service.stores.store import Done, Store
+from ratelimit_service.stores.store import Store
 from ratelimit_service.system.clock import SECOND
 from tests.books import book
 from tests.parts import parts_of
@@ -265,23 +265,19 @@ def test_a_kept_settle_is_sent_no_later_than_its_id_is_known(at: float, *, may_h
     kept, found = KeptSettles(), list[Hit]()
     hit = kept_hit()
 
-    def send(hit: Hit, _: Done) -> bool:
-        found.append(hit)
-        return True
-
     kept.keep([hit], 0, sent=may_have_arrived)
-    kept.sweep(at, send)
+    kept.sweep(at, lambda _: True, lambda hit, _: found.append(hit))
 
     assert ([(each.key, each.cost, each.limit) for each in found] == [(hit.key, 5, hit.limit)]) is again
     assert (kept.dropped["old"], numbers(hit.tally)) == ((0, {}) if again else (1, {"settles_dropped": 5}))
 
 
 def test_a_kept_settle_waits_while_the_server_of_its_counter_cannot_decide() -> None:
-    kept = KeptSettles()
+    kept, found = KeptSettles(), list[str]()
     kept.keep([kept_hit("far"), kept_hit("near")], 0, sent=False)
-    kept.sweep(1, lambda hit, _: "near" in hit.key)
+    kept.sweep(1, lambda counter: "near" in counter.key, lambda hit, _: found.append(hit.key))
 
-    assert len(kept) == 1
+    assert (len(kept), ["near" in key for key in found]) == (1, [True])
 
 
 def test_in_a_cluster_the_memo_of_each_id_is_in_the_slot_of_its_counter() -> None:

@@ -16,7 +16,7 @@ from ratelimit_service.algorithms.kinds.reserved import REMEMBERED, Reserved
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import settling
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import NO_LIMIT, Hit, NamedCounter, OnCounter
 from ratelimit_service.stores.store import Done
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.metric import Metric, counter, counter_by, gauge
@@ -42,8 +42,11 @@ _SURE: Final = (REMEMBERED - 2 * GRANTED) / SECOND
 _AT_ONCE: Final = 256
 """Settles that are sent again with one sweep, or looked at: half a millisecond."""
 
-SendAgain = Callable[[Hit, Done], bool]
-"""Sends a hit to the server of its counter; False, and nothing is called, while that server cannot decide it."""
+IsUp = Callable[[OnCounter], bool]
+"""Whether the server of a counter can decide hits."""
+
+SendAgain = Callable[[Hit, Done], None]
+"""Sends a hit to the server of its counter."""
 
 
 class _Kept(NamedTuple):
@@ -106,12 +109,15 @@ class KeptSettles:
             if hit.by_policy is not None:
                 hit.by_policy = hit.by_policy._replace(policy=KEPT)
 
-    def sweep(self, now: float, send: SendAgain) -> None:
+    def sweep(self, now: float, is_up: IsUp, send: SendAgain) -> None:
         """Send some again, and drop those that are too old."""
         kept = self._kept
         rules: dict[Rule, Rule] = {}
         for _ in range(min(len(kept), _AT_ONCE)):
             settle = kept.popleft()
+            if settle.until > now and not is_up(NamedCounter(settle.rule, settle.rule.limit or NO_LIMIT, settle.key)):
+                kept.append(settle)
+                continue
             self._bytes -= _size(settle.key)
             if settle.until <= now:
                 self.dropped["old"] += 1
@@ -121,9 +127,7 @@ class KeptSettles:
             if rule is None:  # no policy charges it once more
                 rule = rules[settle.rule] = replace(settle.rule, on_store_failure="error")
             hit = _again(settle, rule)
-            if not send(hit, partial(self._on_sent, hit)):
-                kept.append(settle)
-                self._bytes += _size(settle.key)
+            send(hit, partial(self._on_sent, hit))
 
     def close(self) -> None:
         """What is kept is lost."""

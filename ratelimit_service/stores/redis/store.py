@@ -17,7 +17,7 @@ from ratelimit_service.rules.bans import Bans
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import KeyFormat
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import Hit, OnCounter
 from ratelimit_service.stores.redis.bans import BanFollower, BanTable
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
@@ -309,7 +309,7 @@ class RedisStore:
             self._denied.sweep(now)
         self._leases.sweep(int(now * SECOND))
         self._ask(now)
-        self._pending.kept.sweep(now, self._send_again)
+        self._pending.kept.sweep(now, self._is_up, self._send_again)
         if self._home is not None:
             self._home.sweep()
 
@@ -351,13 +351,13 @@ class RedisStore:
             topology, script = self._kind(ask.counter.rule)
             topology.put_ask(ask, script)
 
-    def _send_again(self, hit: Hit, done: Done) -> bool:
-        topology, script = self._kind(hit.rule)
-        lane = topology.lane_of(script.key(hit))
-        if lane is None or not lane.healthy:
-            return False
+    def _is_up(self, counter: OnCounter) -> bool:
+        topology, script = self._kind(counter.rule)
+        lane = topology.lane_of(script.key(counter))
+        return lane is not None and lane.healthy
+
+    def _send_again(self, hit: Hit, done: Done) -> None:
         self.hit((hit,), done, GRANTED)
-        return True
 
     async def _give_back(self) -> None:
         """Give back all leases. Units that do not arrive in time are lost until their window ends."""
