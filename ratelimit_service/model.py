@@ -101,6 +101,8 @@ class Kind:
     """What a hit takes is held by the request that a level of the rule names, until a refund gives it back."""
     reserves: ClassVar[bool] = False
     """A hit is charged what the request may cost, under its id, until that is settled."""
+    hold: int = 0
+    """Microseconds for which it can be settled."""
     has_second: ClassVar[bool] = False
     """A second counter is charged with the limit's own: one for each, or one that several limits have in common."""
     strict: bool = False
@@ -178,9 +180,6 @@ class Kind:
     def burst_of(self, requests: int, window: int, burst: int) -> int:
         """Its burst, of so many requests; `burst` as it is written."""
         return burst
-
-    hold: int = 0
-    """Microseconds for which what a request has reserved can be settled."""
 
     # How long its hits may wait for their turns, in a queue.
     max_delay: int = 0

@@ -285,7 +285,7 @@ def _outcome(plan: Plan, *, refused: bool, by_policy: bool) -> str:
     if by_policy:
         return "policy_allowed" if plan.verdict.allowed else "policy_refused"
     if not plan.verdict.allowed:
-        return "refused" if refused or not plan.settles else "allowed"
+        return "refused" if refused else "allowed"  # those that are not refused only settle
     if not plan.ruled:
         return "unlimited"
     # A quota that is used up while another one is not makes no shadow: nothing would refuse the request.

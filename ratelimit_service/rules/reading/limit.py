@@ -173,15 +173,16 @@ KINDS: Final = {
 
 
 def _check_reserve(block: YamlMap, options: Mapping[str, Any], report: Report) -> None:
-    for key in _NOT_RESERVED if given(block, "reserve") else ():
+    if not given(block, "reserve"):
+        return
+    for key in _NOT_RESERVED:
         if given(block, key):
-            report.add(block.fields[key].key, f"{key} contradicts reserve: take one of them away")
-    if given(block, "reserve") and options.get("count_refused"):
+            report.add(block.fields[key].key, f"{key} contradicts reserve: remove one of them")
+    if options.get("count_refused"):
         message = "count_refused contradicts reserve: a refused reservation would use up the window"
         report.add(block.fields["count_refused"].key, message)
-    if given(block, "reserve") and options.get("lease") == "auto":
-        message = "lease contradicts reserve: any process may settle what another one has reserved"
-        report.add(block.fields["lease"].key, message)
+    if options.get("lease") == "auto":
+        report.add(block.fields["lease"].key, f"lease contradicts {Reserved.why_not_leased}")
 
 
 def _check_blocks(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> None:

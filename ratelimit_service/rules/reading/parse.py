@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm
+from ratelimit_service.algorithms.kinds import Elastic
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.model import Limit, RegionMode
 from ratelimit_service.rules.book import ANY_DOMAIN, DEFAULT, Domain, Node, RuleBook, all_nodes
@@ -557,7 +558,7 @@ class _Parser:
         most = most_leased(limit, share)
         why_not = why_not_leased(algorithm, limit, together)
         if "elastic" in options:
-            why_not = "elastic: what is allowed is charged to its pool too"
+            why_not = Elastic.why_not_leased
         if limit.is_central:
             why_not = f"regions: {RegionMode.CENTRAL}: processes do not lease from what regions share"
         if options.get("lease") == "auto":
