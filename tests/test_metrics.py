@@ -122,7 +122,7 @@ class Parts:
         self.limiter = Limiter(MemoryStore(1000, Clock()), max_values=max_values)
         self.limiter.book = book(rules, max_values=max_values)
         self.method = ShouldRateLimit(self.limiter, ResponseEncoder())
-        self.loading = Loading(RulesFiles(Path("rules")), lambda *_: book(), lambda _: None)
+        self.loading = Loading([RulesFiles(Path("rules"))], lambda *_: book(), lambda _: None)
         self.health = Health()
         self.metrics = Metrics(
             ServiceState(self.limiter, self.method, self.loading, self.health, transport_metrics, workers),
@@ -504,7 +504,7 @@ def test_the_service_as_a_whole_is_counted() -> None:
 def test_rules_that_could_not_be_loaded_show() -> None:
     parts = Parts()
     parts.loading.successes = 1
-    parts.loading.problems = (Problem("a.yaml", 1, 1, "wrong"),)
+    parts.loading.feeds[0].problems = (Problem("a.yaml", 1, 1, "wrong"),)
 
     assert parts.series()["ratelimit_reload_last_attempt_successful", labelled()] == 0
 

@@ -87,6 +87,7 @@ def _render(url: str, status: Json, *, healthy: bool) -> Iterator[str]:
     if status["workers"]:
         yield f"workers  {_workers(status['workers'])}"
     yield f"rules    {_rules(status)}"
+    yield from _sources(status["reload"].get("sources", []), now)
     yield f"loaded   {_loaded(status['reload'], now)}"
     yield (
         f"calls    {calls['total']:,}, {_by_policy(calls['outcomes'])}; "
@@ -150,6 +151,15 @@ def _rules(status: Json) -> str:
     domains = len({rule["domain"] for rule in status["rules"]})
     text = f"{plural(len(status['rules']), 'rule')} in {plural(domains, 'domain')}, version {_rules_version(status)}"
     return f"{text}, from {status['reload']['path']}"
+
+
+def _sources(sources: Sequence[Json], now: float) -> Iterator[str]:
+    """A line for each source of rules with the version of its documents; none for files alone."""
+    for source in sources if any(source["kind"] != "files" for source in sources) else ():
+        state = "" if source["current"] else RED("; what it has now is refused")
+        when = f"of {_span(now - source['last_success'])} ago" if source["last_success"] else RED("none yet")
+        version = f"version {source['version']} {when}" if source["version"] else when
+        yield f"source   {source['kind']}, {source['name']}: {version}{state}"
 
 
 def _gauges(rules: Sequence[Json]) -> Gauges:

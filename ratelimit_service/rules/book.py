@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.errors import Problem
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.data_files import DataFile
 from ratelimit_service.rules.lookup import Lookup, looked_up
@@ -32,6 +33,7 @@ from ratelimit_service.rules.rule import (
     with_limit,
 )
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
+from ratelimit_service.settings.fields import SourceKind
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Path, Tally
 
@@ -113,7 +115,7 @@ class Node:
 class Domain(Node):
     """The root of a domain's tree, with the options of the domain."""
 
-    __slots__ = ("address_keys", "default", "lookups", "pools", "response", "secrets", "settle", "together")
+    __slots__ = ("address_keys", "default", "lookups", "pools", "response", "secrets", "settle", "source", "together")
 
     def __init__(  # noqa: PLR0913 - what its files say
         self,
@@ -128,8 +130,11 @@ class Domain(Node):
         default: Rule | None = None,
         settle: str = "",
         pools: Mapping[str, Rule] = MappingProxyType({}),
+        source: SourceKind = SourceKind.FILES,
     ) -> None:
         super().__init__(children, place=place)
+        self.source = source
+        """The source of its documents."""
         self.response = response
         """What responses have beside the decision; None: nothing."""
         self.lookups = lookups
@@ -156,8 +161,11 @@ class RuleBook:
         warnings: Sequence[LintWarning] = (),
         data: Mapping[str, DataFile] = MappingProxyType({}),
         response: ResponseOptions | None = None,
+        passed_over: Sequence[Problem] = (),
     ) -> None:
         self.domains = domains
+        self.passed_over = passed_over
+        """The places of domains whose rules come from another source, which has precedence."""
         self.response = response
         """What responses of domains without rules have beside the decision: a ban may refuse there."""
         self.warnings = warnings

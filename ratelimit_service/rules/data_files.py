@@ -85,6 +85,9 @@ class DataFiles:
 
         None when it cannot be used, which is reported: where it is named, or at the line that is wrong.
         """
+        if not report.is_file:
+            report.add(at, f"{key}: only rules files can name data files; write the values here")
+            return None
         path = str(Path(report.path).parent / name)
         shown = f'"{printable(path)}"'  # whole, or one could not find it
         if path in self.files:

@@ -76,8 +76,10 @@ class Positioned(Protocol):
 class Report:
     """The errors and warnings of the document with this `path`. An error that two aliases lead to is reported once."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_file: bool = True) -> None:
         self.path = path
+        self.is_file = is_file
+        """Data files that the document names are relative to it; another document names none."""
         self.pointers: Mapping[int, str] = {}
         """Of a document without lines: the path of each node in it, such as `/descriptors/3`, by the node's `line`."""
         self.warnings: dict[LintWarning, None] = {}

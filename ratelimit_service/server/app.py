@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.loading import Loading
-from ratelimit_service.rules.sources import open_source
+from ratelimit_service.rules.sources import open_sources
 from ratelimit_service.server.admin.endpoints import Methods
 from ratelimit_service.server.admin.server import Addresses, AdminServer
 from ratelimit_service.server.engine import Engine, rules_parser
@@ -36,7 +36,7 @@ class App:
         self._engine: Engine | Supervisor = (
             Engine(settings) if workers == 1 else Supervisor(settings, workers, self._events)
         )
-        self._loading = Loading(open_source(settings), rules_parser(settings), self._publish)
+        self._loading = Loading(open_sources(settings), rules_parser(settings), self._publish)
         self._admin = AdminServer(
             self._engine.state(self._loading),
             settings,
@@ -101,7 +101,7 @@ class App:
     def _publish(self, book: RuleBook) -> None:
         self._engine.publish(book)
         if isinstance(self._engine, Supervisor):
-            self._engine.send_rules(self._loading.documents, list(book.data.values()))
+            self._engine.send_rules(self._loading.documents or (), list(book.data.values()))
 
 
 def grpc_addresses(settings: Settings) -> list[Address]:

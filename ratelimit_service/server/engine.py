@@ -162,6 +162,7 @@ def rules_parser(settings: Settings) -> Parse:
     return partial(
         parse,
         merge_domains=settings.merge_domain_config,
+        precedence=settings.rules_precedence,
         near_ratio=settings.near_limit_ratio,
         max_values=settings.metrics_max_values,
         leases=lease_options(settings),

@@ -17,6 +17,14 @@ class Backend(StrEnum):
     REDIS = "redis"
 
 
+class SourceKind(StrEnum):
+    """A kind of source of rules."""
+
+    FILES = "files"
+    API = "api"
+    XDS = "xds"
+
+
 class RedisType(StrEnum):
     """The kind of Redis that REDIS_URL leads to."""
 

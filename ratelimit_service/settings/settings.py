@@ -40,6 +40,7 @@ from ratelimit_service.settings.fields import (
     Section,
     Setting,
     SocketType,
+    SourceKind,
     StorePolicy,
     Timeout,
     TracingProtocol,
@@ -268,6 +269,12 @@ class Settings(BaseModel):
         "1s", "Interval at which the rules files are checked for changes.", NEW
     )
     merge_domain_config: Boolean = _rules("false", "Allow several files to have rules of the same domain.")
+    rules_precedence: Annotated[tuple[SourceKind, ...], reads(list_of(SourceKind))] = _rules(
+        "",
+        "Which source's rules of a domain apply if several have it: the first of `files`, `api` and `xds` here, "
+        "separated by commas. Without that the rules of the last one that has it are refused.",
+        NEW,
+    )
     hash_key: Annotated[SecretStr, AfterValidator(_read_secret)] = _rules(
         "", "Key of the digests of `hash_values`: 32 characters or more, a secret, the same for all instances.", NEW
     )

@@ -68,7 +68,7 @@ class Service:
         self.limiter = Limiter(self.store, max_values=self.settings.metrics_max_values)
         self.health = health or Health()
         self.loading = Loading(
-            RulesFiles(rules),
+            [RulesFiles(rules)],
             partial(parse, hash_value=hash_value_of(self.settings)),
             self._publish,
             clock=Clock(1_700_000_000_000_000),

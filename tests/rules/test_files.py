@@ -30,7 +30,7 @@ class Watched:
         self.folder = folder
         self.books: asyncio.Queue[RuleBook] = asyncio.Queue()
         self.files = RulesFiles(folder, poll_seconds=0.01, quiet_seconds=quiet_seconds)
-        self.loading = Loading(self.files, parse, self.books.put_nowait)
+        self.loading = Loading([self.files], parse, self.books.put_nowait)
 
     def write(self, text: str, name: str = "shop.yaml") -> None:
         (self.folder / name).write_text(text)
@@ -267,7 +267,7 @@ def test_the_version_tells_files_from_others_and_is_the_same_for_the_same_ones(f
             watched.loading.reload()
             while (await watched.limits()) != {"shop": requests}:
                 pass
-            versions.append(watched.loading.version)
+            versions.append(watched.loading.feeds[0].version)
         assert versions[0] == versions[2] != versions[1]
 
     play(folder, story)

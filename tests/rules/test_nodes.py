@@ -10,6 +10,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.problems import Report
 from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.syntax.document import Field, Scalar, YamlList, YamlMap, YamlNode
+from ratelimit_service.settings.fields import SourceKind
 from tests.books import matched
 
 
@@ -18,6 +19,7 @@ class JsonRules(NamedTuple):
 
     name: str
     text: bytes
+    source: SourceKind = SourceKind.API
 
     @property
     def kind(self) -> str:

@@ -47,13 +47,15 @@ from ratelimit_service.rules.syntax.document import (
 )
 from ratelimit_service.rules.syntax.maps import given, read_options, rule_fields
 from ratelimit_service.rules.syntax.options import COMPARED, WITHOUT_LIMIT, MapType
+from ratelimit_service.settings.fields import SourceKind
 from ratelimit_service.telemetry.tally import ByteBudget, Path, Tallies, Tally
 
 
-def parse(  # noqa: PLR0913 - five options of the operator's, and what a reload and a worker have besides
+def parse(  # noqa: PLR0913 - six options of the operator's, and what a reload and a worker have besides
     documents: Sequence[Document],
     *,
     merge_domains: bool = False,
+    precedence: Sequence[SourceKind] = (),
     near_ratio: float = 0.8,
     max_values: int = 1000,
     leases: LeaseOptions = NO_LEASES,
@@ -65,11 +67,13 @@ def parse(  # noqa: PLR0913 - five options of the operator's, and what a reload 
 ) -> RuleBook:
     """The rulebook of these documents, and of the data files that they name; of none, a book without domains.
 
-    With `merge_domains`, several may have the same domain. Above `near_ratio` of a limit, a hit counts as near
-    the limit. A rule whose metrics have values of requests in their names has series for at most `max_values` values.
-    `hash_value` makes the digests of secret values; without it `hash_values` is an error. A rule takes over the tallies
-    of the rule of `previous` that has the same path, and the book the data files that are the same. `response` has the
-    options of responses that a domain does not say. Raises RulesError with every problem of every document.
+    With `merge_domains`, several of one source may have the same domain. Of the sources that `precedence` names, the
+    first that has a domain gives it; without that, two sources may not have the same. Above `near_ratio` of a limit, a
+    hit counts as near the limit. A rule whose metrics have values of requests in their names has series for at most
+    `max_values` values. `hash_value` makes the digests of secret values; without it `hash_values` is an error. A rule
+    takes over the tallies of the rule of `previous` that has the same path, and the book the data files that are the
+    same. `response` has the options of responses that a domain does not say. Raises RulesError with every problem of
+    every document.
     """
     old = {rule.path: rule for rule in previous.rules} if previous is not None else {}
     domains: dict[str, _Domain] = {}
@@ -77,13 +81,15 @@ def parse(  # noqa: PLR0913 - five options of the operator's, and what a reload 
     warnings: list[LintWarning] = []
     data = DataFiles(read_data, {} if previous is None else previous.data)
     siblings = Siblings(data)
-    load = _Load(near_ratio, max_values, leases, regions, hash_value, old, ByteBudget(), data, siblings)
+    sharing = _Sharing(merge_domains, precedence, [])
+    load = _Load(sharing, near_ratio, max_values, leases, regions, hash_value, old, ByteBudget(), data, siblings)
     with _without_garbage_collector():
-        for document in documents:
-            report = Report(document.name)
-            parser = _Parser(report, load)
+        ranks = {source: rank for rank, source in enumerate(precedence)}
+        for document in sorted(documents, key=lambda each: ranks.get(each.source, len(ranks))):
+            report = Report(document.name, is_file=document.source is SourceKind.FILES)
+            parser = _Parser(report, load, document.source)
             with suppress(RulesError):  # stops the document; the report has the problems
-                parser.read(document, domains, merge_domains)
+                parser.read(document, domains)
             problems += report.problems
             warnings += report.warnings
         problems += data.problems
@@ -95,7 +101,11 @@ def parse(  # noqa: PLR0913 - five options of the operator's, and what a reload 
             raise RulesError(problems)
         roots = {name: found.domain(response) for name, found in domains.items()}
         return RuleBook(
-            roots, [*warnings, *data.warnings], data.files, response=None if response == SILENT else response
+            roots,
+            [*warnings, *data.warnings],
+            data.files,
+            response=None if response == SILENT else response,
+            passed_over=sharing.passed_over,
         )
 
 
@@ -139,6 +149,7 @@ class _Domain:
 
     name: str
     place: Place
+    source: SourceKind
     secrets: Secrets
     children: dict[str, Node] = field(default_factory=dict)
     together: bool = False
@@ -173,6 +184,7 @@ class _Domain:
             default=self.pools.joined(self.children, self.default),
             settle=settle,
             pools=self.pools.rules(self.name),
+            source=self.source,
         )
 
     def problems(self) -> Iterator[Problem]:
@@ -209,9 +221,18 @@ _OF_DOMAIN = (*(field.name for field in fields(ResponseOptions)), "settle")
 """Keys at the top of a file which its domain has as a whole."""
 
 
+class _Sharing(NamedTuple):
+    """What becomes of a domain that two documents have."""
+
+    merge: bool
+    precedence: Sequence[SourceKind]
+    passed_over: list[Problem]
+
+
 class _Load(NamedTuple):
     """The state that all documents of one load share."""
 
+    sharing: _Sharing
     near_ratio: float
     max_values: int
     leases: LeaseOptions
@@ -226,15 +247,16 @@ class _Load(NamedTuple):
 class _Parser:
     """Reads the rules of one document."""
 
-    def __init__(self, report: Report, load: _Load) -> None:
+    def __init__(self, report: Report, load: _Load, source: SourceKind) -> None:
         self._report = report
         self._load = load
+        self._source = source
         self._domain = self._new_domain("", Position(0, 0))
         self._charge: str | None = None
         self._defaults: Mapping[str, Any] = {}
         self._calendars = Calendars()
 
-    def read(self, document: Document, domains: dict[str, _Domain], merge_domains: bool) -> None:
+    def read(self, document: Document, domains: dict[str, _Domain]) -> None:
         """Add the document's rules to its domain."""
         root = document.nodes(self._report)
         if root is None or (isinstance(root, Scalar) and root.value is None):
@@ -242,11 +264,11 @@ class _Parser:
         if not isinstance(root, YamlMap):
             self._report.stop(root, f"a rules file is a map with domain and descriptors, not {kind_of(root)}")
         try:
-            self._read_root(root, domains, merge_domains)
+            self._read_root(root, domains)
         finally:
             free_nodes(root)
 
-    def _read_root(self, root: YamlMap, domains: dict[str, _Domain], merge_domains: bool) -> None:
+    def _read_root(self, root: YamlMap, domains: dict[str, _Domain]) -> None:
         values = read_options(root, MapType.FILE, self._report)
         self._charge = values.get("charge")
         if "defaults" in values:
@@ -256,14 +278,18 @@ class _Parser:
             self._domain = new = self._new_domain(values["domain"], at)
             first = domains.setdefault(new.name, new)
             first.together = first.together or self._charge == "together"
-            if first is new or merge_domains:
+            same, sharing = first.source == new.source, self._load.sharing
+            if first is new or (same and sharing.merge):
                 self._domain = first
                 self._add_told(root, values)
+            elif not same and first.source in sharing.precedence:
+                sharing.passed_over.append(Problem(*new.place, f"domain {quoted(new.name)} comes from {first.place}"))
+                return
             else:
                 # The rest of this file is checked too, and with the other one which values are secret.
                 new.secrets, new.values = first.secrets, first.values
-                message = f"domain {quoted(new.name)} is already in {first.place}; MERGE_DOMAIN_CONFIG joins files"
-                self._report.add(at, message)
+                way = "MERGE_DOMAIN_CONFIG joins files" if same else "RULES_PRECEDENCE says which source comes first"
+                self._report.add(at, f"domain {quoted(new.name)} is already in {first.place}; {way}")
         self._domain.pools.add(values.get("pools", []), self._report)
         for item in values.get("lookup", []):
             self._add_lookup(item)
@@ -274,7 +300,9 @@ class _Parser:
 
     def _new_domain(self, name: str, at: Positioned) -> _Domain:
         # Without a key there is an error, and no book.
-        return _Domain(name, self._report.place(at), Secrets(self._load.hash_value or HashValue(""), set()))
+        return _Domain(
+            name, self._report.place(at), self._source, Secrets(self._load.hash_value or HashValue(""), set())
+        )
 
     def _add_told(self, root: YamlMap, values: Mapping[str, Any]) -> None:
         """Add the options that the file says of its domain as a whole."""

@@ -25,6 +25,7 @@ from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.sources.data_reads import DataRead, DataReads, Inode, reread
 from ratelimit_service.rules.sources.source import Documents, Given
 from ratelimit_service.rules.sources.yaml_text import MAX_BYTES, YamlText
+from ratelimit_service.settings.fields import SourceKind
 from ratelimit_service.system.background import DaemonExecutor
 from ratelimit_service.system.disk import read_file
 
@@ -62,6 +63,7 @@ _COMMON_FOLDER: Final = "config"
 class RulesFiles:
     """The rules in the files at `path`."""
 
+    kind = SourceKind.FILES
     noun = "file"
 
     def __init__(
@@ -112,6 +114,9 @@ class RulesFiles:
                 self._changing = changing._replace(began=changing.since)
                 often = f"again and again for {_CHANGING_SECONDS:g} s"
                 return (Problem(self.name, 0, 0, f"has files that change {often}: write them aside, and rename"),)
+
+    def loaded(self, version: str, problems: tuple[Problem, ...]) -> None:
+        """As RuleSource says."""
 
     def refresh(self) -> None:
         """As RuleSource says. A read that hangs is abandoned for a new one."""

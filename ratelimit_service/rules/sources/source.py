@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 from ratelimit_service.errors import Problem
 from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.syntax.document import Document
+from ratelimit_service.settings.fields import SourceKind
 
 
 class Documents(NamedTuple):
@@ -14,8 +15,9 @@ class Documents(NamedTuple):
     documents: Sequence[Document]
     version: str
     """Tells this set from others of the source; the same documents have the same."""
-    read_data: ReadData
-    """Reads the data files that the documents name; called in another thread, while the documents are loaded."""
+    read_data: ReadData | None = None
+    """Reads the data files that the documents name, called in another thread while they are loaded; None: only rules
+    files may name some."""
 
 
 Given = Documents | tuple[Problem, ...]
@@ -24,6 +26,10 @@ Given = Documents | tuple[Problem, ...]
 
 class RuleSource(Protocol):
     """A source of rules. One task at a time waits for it, and loads what it gave before it asks for more."""
+
+    @property
+    def kind(self) -> SourceKind:
+        """The kind, which its documents have too."""
 
     @property
     def name(self) -> str:
@@ -38,6 +44,9 @@ class RuleSource(Protocol):
 
     async def changed(self) -> Given:
         """Wait for documents that differ from those given last and are whole, or for `refresh`."""
+
+    def loaded(self, version: str, problems: tuple[Problem, ...]) -> None:
+        """Take note that the documents of this version are in force, or why they are not."""
 
     def refresh(self) -> None:
         """Make `changed` give soon what there is, changed or not."""

@@ -22,6 +22,7 @@ import yaml
 
 from ratelimit_service.rules.problems import Position, Report, quoted, shortened
 from ratelimit_service.rules.syntax.document import Field, Scalar, Value, YamlList, YamlMap, YamlNode, kind_of
+from ratelimit_service.settings.fields import SourceKind
 
 try:
     from yaml._yaml import CParser as EventParser
@@ -49,6 +50,7 @@ class YamlText:
 
     name: str
     text: bytes
+    source: SourceKind = SourceKind.FILES
     kind: ClassVar[str] = "yaml"
 
     def nodes(self, report: Report) -> YamlNode | None:

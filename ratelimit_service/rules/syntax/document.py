@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import NamedTuple, Protocol
 
 from ratelimit_service.rules.problems import Report, quoted, shortened
+from ratelimit_service.settings.fields import SourceKind
 
 Value = str | bool | int | float | None
 """The value of a scalar."""
@@ -59,6 +60,10 @@ class Document(Protocol):
     @property
     def kind(self) -> str:
         """The kind of `text`, such as `yaml`."""
+
+    @property
+    def source(self) -> SourceKind:
+        """The source that has it. Only rules files may name data files."""
 
     def nodes(self, report: Report) -> YamlNode | None:
         """Its root, made anew, or None if it is empty. Raises RulesError, with a reason in the report, if it has none.

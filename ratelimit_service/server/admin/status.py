@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_service import __version__
 from ratelimit_service.rules.bans import Ban
+from ratelimit_service.rules.loading import Feed
 from ratelimit_service.rules.rule import Rule, amount_in_words, counting_in_words, entries_in_words, rule_in_words
 from ratelimit_service.server.admin.recent_counts import RecentCounts
 from ratelimit_service.server.admin.troubles import troubles
@@ -178,7 +179,8 @@ class StatusPage:
             },
             "last_minute": _last_minute(self._history),
             "reload": {
-                "path": loading.source.name,
+                "path": loading.name,
+                "sources": [_shown_source(feed) for feed in loading.feeds],
                 "successes": loading.successes,
                 "failures": loading.failures,
                 "current": loading.successes > 0 and not loading.problems,
@@ -192,6 +194,17 @@ class StatusPage:
             "unknown_domains": _max_hit(counted.unknown_domains),
             "overrides": _max_hit(counted.overrides),
         }
+
+
+def _shown_source(feed: Feed) -> dict[str, Any]:
+    return {
+        "kind": feed.source.kind,
+        "name": feed.source.name,
+        "version": feed.version,
+        "documents": 0 if feed.good is None else len(feed.good.documents),
+        "current": feed.good is not None and not feed.problems,
+        "last_success": _seconds(feed.last_success),
+    }
 
 
 def _listed(rules: Sequence[Rule], show: Callable[[Rule], str]) -> Iterator[str]:

@@ -98,7 +98,7 @@ def _not_loaded(loading: Loading) -> Trouble:
     return Trouble(
         "The rules on disk could not be loaded",
         None if loading.failing_since is None else loading.failing_since / SECOND,
-        f"{loading.source.name} has problems",
+        f"{loading.name} has problems",
         "there are no rules in force, and calls fail" if loading.book is None else "the old ones stay in force",
         details + ([f"and {more:,} more"] if more > 0 else []),
     )

@@ -73,7 +73,7 @@ class Supervisor:
         }
         self._settings = settings_as_json(settings.model_copy(update=shares))
         self._drain_timeout_seconds = settings.drain_timeout / SECOND
-        self._documents: Sequence[Document] = ()
+        self._documents: Sequence[Document] | None = None
         self._data: Sequence[DataFile] = ()
         self._started = False
         self._stopping = asyncio.Event()
@@ -250,7 +250,10 @@ class Supervisor:
         for file in self._data:
             for start in range(0, len(file.text) or 1, PIECE):  # of an empty file, one piece without text
                 slot.send("data", file.path, text_of(file.text[start : start + PIECE]))
-        slot.send("rules", [(each.kind, each.name, text_of(each.text)) for each in self._documents])
+        sent = None
+        if self._documents is not None:
+            sent = [(each.kind, each.source, each.name, text_of(each.text)) for each in self._documents]
+        slot.send("rules", sent)
 
     def _on_message(self, slot: WorkerSlot, message: Message) -> None:
         match message:

@@ -86,7 +86,7 @@ class Worker:
             "reset": self._engine.reset_method.call,
         }
         self._reporter = Reporter(self._engine)
-        self._rules: asyncio.Queue[Documents] = asyncio.Queue()
+        self._rules: asyncio.Queue[Documents | None] = asyncio.Queue()
         """Rules that are not loaded yet."""
         self._report_due = asyncio.Event()
         self._report_number = 0
@@ -135,8 +135,10 @@ class Worker:
             match message:
                 case ["data", path, piece]:  # of the rules that come next
                     data.setdefault(path, bytearray()).extend(bytes_of(piece))
+                case ["rules", None]:
+                    self._rules.put_nowait(None)
                 case ["rules", sent]:
-                    documents = [open_document(kind, name, bytes_of(text)) for kind, name, text in sent]
+                    documents = [open_document(kind, source, name, bytes_of(text)) for kind, source, name, text in sent]
                     read_data = {path: bytes(text) for path, text in data.items()}.__getitem__  # all that they name
                     self._rules.put_nowait(Documents(documents, "", read_data))
                     data = {}
@@ -172,7 +174,7 @@ class Worker:
             rules = await self._rules.get()
             while not self._rules.empty():
                 rules = self._rules.get_nowait()
-            if rules.documents:
+            if rules is not None:
                 old = [] if book is None else [book]
                 book = await asyncio.to_thread(self._parse, rules.documents, previous=book, read_data=rules.read_data)
                 self._engine.publish(book)
