@@ -22,6 +22,7 @@ from ratelimit_service.limiter.turns import TurnQueues
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.loading import Loading
 from ratelimit_service.rules.sources.files import RulesFiles
+from ratelimit_service.rules.sources.source import Documents
 from ratelimit_service.server.admin.access import Access
 from ratelimit_service.server.admin.connection import HttpConnections, LoopSlots
 from ratelimit_service.server.admin.tls import HttpTls
@@ -481,6 +482,7 @@ def test_the_service_as_a_whole_is_counted() -> None:
     parts.method.call(b"", lambda _: None)
     parts.ask(("user", "ada"))
     parts.ask(("user", "bob"))
+    parts.loading.feeds[0].good = Documents((), "v1")
 
     series = parts.series()
     assert series["ratelimit_service_should_rate_limit_error", labelled(err_type="service_error")] == 1
@@ -493,6 +495,7 @@ def test_the_service_as_a_whole_is_counted() -> None:
     assert series["ratelimit_domains", labelled()] == 1
     assert series["ratelimit_reload_last_success_timestamp_seconds", labelled()] == 1_700_000_000.5
     assert series["ratelimit_reload_last_attempt_successful", labelled()] == 1
+    assert series["ratelimit_rules_source_info", labelled(source="files", version="v1")] == 1
     assert series["ratelimit_store_counters", labelled(store="memory")] == 2
     assert series["ratelimit_store_evicted_counters_total", labelled(store="memory")] == 0
     assert series["ratelimit_store_healthy", labelled(store="memory")] == 1

@@ -273,9 +273,12 @@ def _service_metrics(state: ServiceState) -> Iterator[Metric]:
     )
     yield gauge(
         "ratelimit_reload_last_attempt_successful",
-        "1 if the rules on disk are in force, 0 if they could not be loaded.",
+        "1 if what all sources of rules have is in force, 0 if some could not be loaded.",
         int(loading.successes > 0 and not loading.problems),
     )
+    source = "Always 1. The labels are the source of rules, and the version of its documents in force."
+    versions = [((("source", feed.source.kind), ("version", feed.version)), 1) for feed in loading.feeds]
+    yield Metric("ratelimit_rules_source_info", MetricType.GAUGE, source, versions)
     yield gauge("ratelimit_serving", "1 if the health check says SERVING, else 0.", int(state.health.serving))
     yield gauge(
         "ratelimit_build_info",
