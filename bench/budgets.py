@@ -13,17 +13,19 @@ By default all answers are in one window. With answers as long as the window, su
 import argparse
 import asyncio
 import io
-import random
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
-from time import monotonic
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ratelimit_service.commands.try_.model import answer, status_of
+from ratelimit_service.commands.try_.run import Callers
+from ratelimit_service.system.address import Tcp
 from tests.clocks import stay_within
 from tests.envoy.model import TOKENS, USAGE, start_model
 from tests.envoy.proxy import Json, address, bootstrap, by, cluster, endpoint, route, start_envoy
@@ -79,37 +81,15 @@ def routed(way: Way) -> Json:
     return route(f"/{way.key}", per_route={"rate_limits": items}) | {"route": {"cluster": "model"}}
 
 
-async def ask(port: int, path: str, headers: dict[str, str]) -> int:
-    """The status of a request, when its answer has been read."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        lines = [f"GET {path} HTTP/1.1", "host: model", "connection: close"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        writer.write("\r\n".join([*lines, "", ""]).encode())
-        return int((await reader.read())[9:12])
-    finally:
-        writer.close()
-
-
-async def load(port: int, way: Way, user: str, chosen: argparse.Namespace, callers: int) -> Counter[int]:
+def load(port: int, way: Way, user: str, chosen: argparse.Namespace, callers: int) -> Counter[int]:
     """What so many callers are answered."""
-    statuses: Counter[int] = Counter()
+
+    async def ask(headers: Mapping[str, str]) -> int:
+        sent = {**headers, "x-user": user, "x-max-tokens": str(MOST)}
+        return status_of(await answer(Tcp("127.0.0.1", port), sent, f"/{way.key}"))
+
     shortest, longest = map(float, chosen.answers.split("-"))
-    end = monotonic() + chosen.seconds
-
-    async def call(number: int) -> None:
-        chance = random.Random(number)
-        await asyncio.sleep(chance.random() / 2)
-        while monotonic() < end:
-            usage, lasts = chance.randint(LEAST, MOST), chance.uniform(shortest, longest)
-            headers = {"x-user": user, "x-max-tokens": str(MOST), "x-usage": str(usage), "x-seconds": f"{lasts:.3f}"}
-            status = await ask(port, f"/{way.key}", headers)
-            statuses[status] += 1
-            if status != 200:
-                await asyncio.sleep(chance.random())
-
-    await asyncio.gather(*(call(number) for number in range(callers)))
-    return statuses
+    return asyncio.run(Callers(callers, chosen.seconds, (LEAST, MOST), (shortest, longest)).call(ask))
 
 
 def main() -> None:
@@ -147,7 +127,7 @@ def main() -> None:
             for way in WAYS:
                 user = f"{way.key}-{callers}"
                 stay_within(chosen.window, min(2 * chosen.seconds, 0.99 * chosen.window))
-                statuses = asyncio.run(load(envoy.port, way, user, chosen, callers))
+                statuses = load(envoy.port, way, user, chosen, callers)
                 cells.append(f"{model.used[user]:,} ({statuses.pop(200, 0):,}, {statuses.pop(429, 0):,})")
                 if statuses:
                     cells[-1] += f" and {dict(statuses)}"

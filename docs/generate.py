@@ -42,6 +42,7 @@ READ = {
     "schema": "rules.md#checking",
     "top": "commands.md#what-is-busy-now",
     "init": "commands.md#a-first-rules-file",
+    "try": "budgets.md#see-it",
     "completion": "commands.md#the-tab-key",
 }
 """What a document says of a command."""

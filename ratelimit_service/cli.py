@@ -3,6 +3,7 @@
 import signal
 from difflib import get_close_matches
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any
 
 import click
@@ -24,6 +25,7 @@ VERBS = (
     "call",
     "load",
     "simulate",
+    "try",
     "counters",
     "ban",
     "unban",
@@ -50,7 +52,8 @@ class Verbs(click.Group):
             # The import takes half a second, in which SIGHUP would end the process. It can be ignored: no rules are
             # loaded yet.
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        command: click.Command = import_module(f"ratelimit_service.commands.{cmd_name}").command
+        module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command: click.Command = import_module(f"ratelimit_service.commands.{module}").command
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

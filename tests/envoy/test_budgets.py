@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 import yaml
 
-from tests.envoy.model import TOKENS, USAGE, Model, shown, start_model
+from tests.envoy.model import TOKENS, USAGE, HeldModel, shown, start_model
 from tests.envoy.proxy import Envoy, Json, address, bootstrap, by, cluster, endpoint, route, start_envoy
 from tests.processes import START_SECONDS, Service, eventually, start_service
 from tests.processes import ask as ask_http
@@ -74,7 +74,7 @@ class Shop(NamedTuple):
 
     services: list[Service]
     envoy: Envoy
-    model: Model
+    model: HeldModel
 
     def send(self, path: str, user: str, **headers: str) -> int:
         """The status of a request."""
