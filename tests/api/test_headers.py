@@ -170,6 +170,11 @@ LIMIT_TABLE: Sequence[tuple[str, Sequence[str], Headers]] = [
         {"X-RateLimit-Limit": "5, 5;w=3600", "RateLimit-Policy": '"a";q=5;qu="content-bytes";w=3600'},
     ),
     (
+        "- {key: a, rate_limit: {unit: hour, requests_per_unit: 5, quota_unit: micro-usd}}",
+        ["a"],
+        {"RateLimit-Policy": '"a";q=5;qu="micro-usd";w=3600', "RateLimit": '"a";r=4;t=3600'},
+    ),
+    (
         """
 - key: a
   rate_limits:

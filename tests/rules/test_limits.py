@@ -168,6 +168,13 @@ def test_of_a_share_that_is_no_whole_number_the_whole_part_counts() -> None:
             "algorithm: sub_windows, parts: 1001",
             "4:84: parts must be a whole number from 2 to 1000, not the number 1001",
         ),
+        (
+            "quota_unit: Tokens",
+            (
+                "4:65: quota_unit must be a word of a-z, 0-9 and -, of 32 characters at most, such as tokens or "
+                'content-bytes, not the text "Tokens"'
+            ),
+        ),
         ("anchor: noon", '4:61: anchor "noon" is not one of calendar, first_request'),
         (
             "exceed: 1.5%",

@@ -87,6 +87,17 @@ def test_a_huge_log_is_warned_of(requests: int, expected: list[str]) -> None:
     assert warnings(f"key: k, rate_limit: {limit}") == expected
 
 
+@pytest.mark.parametrize(("unit", "expected"), [
+    ("tokens", []),
+    ("request", ["1.yaml:3:70: warning: clients know requests: write quota_unit: requests [quota-unit]"]),
+    ("concurrent-requests", [
+        "1.yaml:3:70: warning: limits with concurrency count concurrent-requests, and say so by themselves [quota-unit]"
+    ]),
+])  # fmt: skip
+def test_a_quota_unit_that_clients_misunderstand_is_warned_of(unit: str, expected: list[str]) -> None:
+    assert warnings(f"key: k, rate_limit: {{unit: day, requests_per_unit: 5, quota_unit: {unit}}}") == expected
+
+
 def test_a_value_in_another_notation_is_warned_of_at_its_place() -> None:
     (found,) = warnings(f"key: k, value: 10.0.0.0/8, {LIMIT}")
 

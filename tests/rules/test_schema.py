@@ -133,6 +133,22 @@ def test_floors_belong_to_leased_limits_in_the_schema_too() -> None:
     assert is_accepted_alike(files) == [True] * 4 + [False] * 5
 
 
+def test_a_quota_unit_is_a_short_word_in_the_schema_too() -> None:
+    units = ["requests", "content-bytes", "tokens", "micro-usd", "k8s", "a" * 32, None]
+    others = ["", "Tokens", "micro usd", "a" * 33, "€", 5, True]
+    limit = {"unit": "day", "requests_per_unit": 100}
+
+    assert (
+        is_accepted_alike(
+            [
+                {"domain": "shop", "descriptors": [{"key": "a", "rate_limit": {**limit, "quota_unit": unit}}]}
+                for unit in [*units, *others]
+            ]
+        )
+        == [True] * 7 + [False] * 7
+    )
+
+
 def test_the_schema_accepts_an_earlier_word_and_calls_it_deprecated() -> None:
     denied, limit = {"deny": True, "retry_after": "1 hour"}, {"unit": "day", "requests_per_unit": 1}
     descriptors = [{"key": "a", "rate_limit": denied}, {"key": "b", "group": {"ipv6": 64}, "rate_limit": limit}]

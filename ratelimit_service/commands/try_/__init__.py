@@ -37,6 +37,7 @@ _WAYS: Final = (
         """\
 domain: chat
 settle: settled
+defaults: {quota_unit: tokens}
 descriptors:
   - key: user
     rate_limits:
@@ -50,7 +51,7 @@ descriptors:
         """\
 domain: chat
 settle: settled
-defaults: {reserve: {id: request_id, hold: 5 minutes, estimate: 4000}}
+defaults: {quota_unit: tokens, reserve: {id: request_id, hold: 5 minutes, estimate: 4000}}
 descriptors:
   - key: user
     descriptors:

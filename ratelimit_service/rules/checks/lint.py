@@ -41,6 +41,7 @@ KINDS: Final = (
     "one-counter",
     "overlap",
     "pool",
+    "quota-unit",
     "regex",
     "regions",
     "replaces",

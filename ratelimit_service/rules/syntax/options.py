@@ -25,6 +25,7 @@ from ratelimit_service.rules.syntax.values import (
     JITTER,
     JSON,
     NAME,
+    QUOTA_UNIT,
     START,
     TEXT,
     TEXTS,
@@ -615,9 +616,9 @@ OPTIONS = (
     Option(
         "quota_unit",
         (MapType.RATE_LIMIT, MapType.DEFAULTS),
-        choice(("requests", "content-bytes")),
-        "What the limit counts, if requests are sent with what they cost: the qu of the header RateLimit-Policy. It "
-        "does not change how the limit counts.",
+        QUOTA_UNIT,
+        "What the limit counts, if requests are sent with what they cost, a word such as tokens: the qu of the header "
+        "RateLimit-Policy. It does not change how the limit counts.",
         "requests",
         rule_field="quota_unit",
     ),

@@ -121,6 +121,21 @@ def _read_floor(node: YamlNode, key: str, report: Report) -> int | None:
     return None
 
 
+def _read_quota_unit(node: YamlNode, key: str, report: Report) -> str | None:
+    text = node.value if isinstance(node, Scalar) else None
+    if not isinstance(text, str) or not re.fullmatch(_QUOTA_UNIT, text):
+        such = "such as tokens or content-bytes"
+        report.add(
+            node, f"{key} must be a word of a-z, 0-9 and -, of 32 characters at most, {such}, not {kind_of(node)}"
+        )
+        return None
+    if f"{text}s" in _REGISTERED:
+        report.warn(node, "quota-unit", f"clients know {text}s: write {key}: {text}s")
+    elif text == _OF_PLACES:
+        report.warn(node, "quota-unit", f"limits with concurrency count {text}, and say so by themselves")
+    return text
+
+
 def _read_start(node: YamlNode, key: str, report: Report) -> str | None:
     # As it is written: without quotes YAML takes 06:00 and 08 for numbers.
     return node.text if isinstance(node, Scalar) else _read_text(node, key, report)
@@ -244,6 +259,10 @@ MAX_VALUES = 200_000
 """The most values in a list. A file has 16 MiB, and data files have more."""
 
 _PERCENT = re.compile(r"([0-9]{1,4}) *%")
+_QUOTA_UNIT = "[a-z0-9-]{1,32}"
+_OF_PLACES = "concurrent-requests"
+_REGISTERED = ("requests", "content-bytes", _OF_PLACES)
+"""Units of the IETF's draft; its registry may get others."""
 _TIME_SCHEMA: Mapping[str, Any] = {"pattern": f"^{PATTERN}$"}
 
 
@@ -321,6 +340,15 @@ UNIT = ValueType(
     },
 )
 FLOOR = ValueType(_read_floor, {"type": ["string", "null"], "pattern": "^0*([1-9]|[1-4][0-9]) *%$"})
+QUOTA_UNIT = ValueType(
+    _read_quota_unit,
+    {
+        "anyOf": [
+            {"enum": ["requests", "content-bytes", "tokens", None]},
+            {"type": "string", "pattern": f"^{_QUOTA_UNIT}$"},
+        ]
+    },
+)
 START = ValueType(_read_start, {"type": ["string", "integer", "null"]})
 ZONE = ValueType(_read_zone, {"type": ["string", "null"]})
 DURATION = _time(MAX_WINDOW, 'from a second to 100 years, such as 10m or "15 minutes"', SECOND)
