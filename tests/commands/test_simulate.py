@@ -704,6 +704,79 @@ def test_a_limit_that_reserves_is_counted_by_its_own_algorithm(tmp_path: Path) -
     assert json.loads(told.stdout)["sides"][0]["settled"][0]["most_used"] == 0.2
 
 
+BYTES = """\
+domain: shop
+settle: done
+descriptors:
+  - {key: user, rate_limit: {unit: minute, requests_per_unit: 1000}}
+  - {key: login, rate_limit: {unit: minute, requests_per_unit: 2}}
+"""
+LOOKS = [
+    *((0, "a", 5, 700), (1, "b", 30, 700)),
+    (6, "c", 1, 1),  # 300 are left
+    (40, "d", 1, 1),  # refused: b has ended
+    (60, "e", 1, None),  # of another window; it is not settled
+]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "refused", "settled"),
+    [
+        ("fixed_window", 1, {"requests": 3, "cost": 1401, "unsettled": 1, "most_used": 1.401}),
+        ("token_bucket", 0, {"requests": 4, "cost": 1402, "unsettled": 1, "most_used": 1.402}),
+        ("sub_windows", 2, {"requests": 3, "cost": 1401, "unsettled": 0, "most_used": 1.401}),
+    ],
+)
+def test_where_nothing_reserves_a_replay_looks_and_charges_what_requests_have_cost_when_they_end(
+    tmp_path: Path, algorithm: str, refused: int, settled: dict[str, object]
+) -> None:
+    """Of the bucket 33 are left when b has ended; the parts of the last minute hold 1401 until e."""
+    log = "\n".join(streamed(*step) for step in LOOKS)
+    told = "--took", "took", "--settle", "bytes", "--algorithm", algorithm
+
+    side = result_of(tmp_path, log, *told, rules=BYTES, descriptor="user={user}")["sides"][0]
+
+    assert side["refused"] == refused
+    assert side["settled"] == [{"rule": "shop.user", "reserved": 0, "overran": 0, **settled}]
+
+
+def test_a_descriptor_with_the_entry_of_settle_looks_and_others_are_charged_as_requests(tmp_path: Path) -> None:
+    log = "\n".join(streamed(*step) for step in LOOKS)
+    told = "--took", "took", "--settle", "bytes"
+
+    result = result_of(tmp_path, log, *told, rules=BYTES, descriptor="login={user} + user={user} done=1")["sides"][0]
+
+    assert [(each["entries"], each["refused"]) for each in result["most_refused"]] == [
+        ("login=ada", 2),
+        ("user=ada", 1),
+    ]
+    assert [(each["rule"], each["cost"]) for each in result["settled"]] == [("shop.user", 1400)]
+
+
+def test_where_some_limit_reserves_those_that_do_not_are_charged_as_requests(tmp_path: Path) -> None:
+    log = "\n".join(streamed(second, "a", 0, 700) for second in range(3))
+    rules = f"{BUDGET}  - {{key: login, rate_limit: {{unit: minute, requests_per_unit: 2}}}}\n"
+
+    result = result_of(tmp_path, log, "--settle", "bytes", rules=rules, descriptor="login={user}")["sides"][0]
+
+    assert (result["refused"], result["settled"]) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("rules", "settle", "problem"),
+    [
+        (BYTES, [], "each request is charged as one that costs 1 here: --settle FIELD says what requests cost"),
+        (BYTES.replace("settle: done", ""), ["--settle", "bytes"], "--settle has no effect: the rules have no settle"),
+    ],
+)
+def test_a_replay_says_when_it_does_not_charge_what_requests_have_cost(
+    tmp_path: Path, rules: str, settle: list[str], problem: str
+) -> None:
+    told = run(tmp_path, streamed(0, "a", 5, 100), *settle, rules=rules, descriptor="user={user}")
+
+    assert told.stderr == f"ratelimit: {problem}\n"
+
+
 def test_without_a_field_of_costs_a_replay_says_that_nothing_is_settled(tmp_path: Path) -> None:
     told = run(tmp_path, streamed(0, "a", 5, 100), rules=BUDGET, descriptor="user={user} id={id}")
 

@@ -95,7 +95,8 @@ Of CSV: the columns. Of a pattern: user, remote_host, path, method.""",
 @click.option(
     "--settle",
     metavar="FIELD",
-    help="Field with what requests have cost, such as bytes; limits with reserve are settled by it when they end.",
+    help="Field with what requests have cost, such as bytes; where the domain has settle, they are charged it when "
+    "they end.",
 )
 @click.option("--columns", metavar="NAME,...", help="Columns of a CSV without a header.")
 @click.option(
@@ -176,8 +177,7 @@ def command(
     if took is None and any(side.took_places for side in sides):
         message = "limits with concurrency cannot be full here: --took FIELD says how long each request took"
         echo(f"ratelimit: {message}", err=True)
-    if settle is None and any(side.settlements.by_rule for side in sides):
-        message = "what limits reserve stays charged here: --settle FIELD says what requests cost"
+    if message := _about_costs(sides, settle):
         echo(f"ratelimit: {message}", err=True)
     if svg is not None:
         _write(svg, replay)
@@ -187,6 +187,17 @@ def command(
         echo(*as_csv(replay).rstrip("\n").split("\n"))
     else:
         echo(*lines(replay, reader.unread, problems, top))
+
+
+def _about_costs(sides: Sequence[Side], settle: str | None) -> str:
+    """What is odd about what requests cost."""
+    if settle is not None:
+        return "" if any(side.mark for side in sides) else "--settle has no effect: the rules have no settle"
+    if any(side.settlements.by_rule for side in sides):
+        return "what limits reserve stays charged here: --settle FIELD says what requests cost"
+    if any(side.mark and not side.reserves for side in sides):
+        return "each request is charged as one that costs 1 here: --settle FIELD says what requests cost"
+    return ""
 
 
 def _check(logs: Sequence[Path], pattern: str | None, compare: Path | None, algorithms: Sequence[str]) -> None:

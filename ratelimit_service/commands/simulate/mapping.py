@@ -52,6 +52,11 @@ class Mapping:
         self._unit = SECOND if unit == "s" else SECOND // 1000
         self._took, self._settle = self._field(name), self._field(settle or "")
 
+    @property
+    def settles(self) -> bool:
+        """Some field says what requests have cost."""
+        return self._settle is not None
+
     def lasted(self, values: Values) -> int:
         """The time that the request of a line took, in microseconds; 0 if the line does not say it."""
         text = None if self._took is None else values[self._took]

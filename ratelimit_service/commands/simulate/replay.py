@@ -15,7 +15,7 @@ from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.plan import Plan
 from ratelimit_service.limiter.turns import TurnQueues
 from ratelimit_service.limiter.verdict import Verdict
-from ratelimit_service.model import Descriptor, Request
+from ratelimit_service.model import Descriptor, Kind, Request, settling
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries, Rule, entries_in_words
 from ratelimit_service.stores.hit import Hit
@@ -157,13 +157,14 @@ class Refused(NamedTuple):
 class _Asked:
     """The plan and the entries of equal lines."""
 
-    __slots__ = ("elastic", "end", "entries", "plan", "reserved", "settles", "shadow", "shown", "unlimited")
+    __slots__ = ("elastic", "end", "entries", "plan", "settled", "settles", "shadow", "shown", "unlimited")
 
-    def __init__(self, plan: Plan, entries: Sequence[Entries], end: Plan | None, settles: Sequence[Entries]) -> None:
+    def __init__(self, plan: Plan, entries: Sequence[Entries], end: Plan | None, settles: Sequence[int]) -> None:
         self.plan = plan
         self.settles = settles
-        """The descriptors that settle what it has reserved."""
-        self.reserved = [hit for hit in plan.charged if hit.limit.kind.reserves] if settles else []
+        """The descriptors that are settled when it ends, by their index."""
+        self.settled = [each for index in settles for each in _settled(plan.hits[index])]
+        """The hits that are: those that have reserved, or looked."""
         self.end = end
         """Gives its places back, if it takes some."""
         self.entries = entries
@@ -217,7 +218,10 @@ class Side:
         """A heap: when requests end, a number of their own, and what gives their places back, or settles their cost."""
         self._ending = 0
         root = book.root(domain)
-        self._mark = "" if root is None else root.settle
+        self.mark = "" if root is None else root.settle
+        """The key of the entry by which a descriptor settles; empty: none does."""
+        self.reserves = any(rule.limit is not None and rule.limit.kind.reserves for rule in book.rules_in(domain))
+        """Some limit of the domain does."""
         self.settlements = CostSums()
         self._plans: dict[Values, _Asked] = {}
         self._seen: set[int] = set()
@@ -257,17 +261,21 @@ class Side:
         if asked.end is not None and allowed:
             self.took_places = True
             self._end_later(now + self._mapping.lasted(values), asked.end)
-        if asked.reserved and allowed:
+        if asked.settled and allowed:
             self._settle_later(now, asked, values)
         return allowed
 
     def _settle_later(self, now: int, asked: _Asked, values: Values) -> None:
         cost = self._mapping.cost(values)
         if cost is None:
-            self.settlements.leave(asked.reserved)
+            self.settlements.leave(asked.settled)
             return
-        plan = self._limiter.plan(Request(self._domain, [Descriptor(each, cost) for each in asked.settles]))
-        ended = Ended(now, asked.reserved, cost)
+        settles = [Descriptor((*asked.entries[index], (self.mark, "1")), cost) for index in asked.settles]
+        plan = self._limiter.plan(Request(self._domain, settles))
+        if self._algorithm:
+            for hit in plan.charged:
+                self._count_otherwise(hit)
+        ended = Ended(now, asked.settled, cost)
         self._end_later(now + self._mapping.lasted(values), plan, ended)
 
     def _end_later(self, when: int, plan: Plan, ended: Ended | None = None) -> None:
@@ -307,16 +315,23 @@ class Side:
 
     def _plan(self, values: Values) -> _Asked:
         entries = self._mapping.entries(values)
+        marked: Sequence[int] = ()
+        if self.mark and self._mapping.settles:
+            marked = [index for index, each in enumerate(entries) if each[-1][0] == self.mark]
+            entries = [each[:-1] if index in marked else each for index, each in enumerate(entries)]
         plan = self._limiter.plan(Request(self._domain, [Descriptor(each) for each in entries]))
+        settles = [index for index, hit in enumerate(plan.hits) if hit and any(kind.reserves for kind in _kinds(hit))]
+        if looks := self._looks(plan, marked):
+            asked = [Descriptor(each, int(index not in looks)) for index, each in enumerate(entries)]
+            plan = self._limiter.plan(Request(self._domain, asked))
+            settles += looks
         if self._algorithm:
             for hit in plan.charged:
                 self._count_otherwise(hit)
-        named = [(each, hit) for each, hit in zip(entries, plan.hits, strict=True) if hit and hit.rule.holder >= 0]
-        held = [each for each, hit in named if any(one.limit.kind.holds for one in (hit, *hit.beside))]
+        named = zip(entries, plan.hits, strict=True)
+        held = [each for each, hit in named if hit and any(kind.holds for kind in _kinds(hit))]
         end = self._limiter.plan(Request(self._domain, [Descriptor(each, -1) for each in held])) if held else None
-        reserving = [each for each, hit in named if any(one.limit.kind.reserves for one in (hit, *hit.beside))]
-        settles = [(*each, (self._mark, "1")) for each in reserving]
-        asked = _Asked(plan, entries, end, settles)
+        made = _Asked(plan, entries, end, settles)
         seen = hash(values)
         if seen not in self._seen:  # keeping what never comes again takes as long as making it
             if len(self._seen) >= MAX_PLANS:
@@ -326,8 +341,22 @@ class Side:
         elif sum(len(value) for value in values if value) <= MAX_CACHED:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
-            self._plans[values] = asked
-        return asked
+            self._plans[values] = made
+        return made
+
+    def _looks(self, plan: Plan, marked: Sequence[int]) -> Sequence[int]:
+        """The descriptors that only look when a request begins: those that are marked, or where nothing reserves all.
+
+        Not those that take a place, or reserve.
+        """
+        if not self.mark or not self._mapping.settles or (self.reserves and not marked):
+            return ()
+        return [
+            index
+            for index, hit in enumerate(plan.hits)
+            if hit and (index in marked or not marked)
+            if not any(kind.holds or kind.reserves for kind in _kinds(hit))
+        ]
 
     def _count_otherwise(self, hit: Hit) -> None:
         # Its key stays the same: two limits of one list must not have one counter.
@@ -337,7 +366,8 @@ class Side:
         if rule not in self._counted_as:
             self._counted_as[rule] = counted_by(rule, self._algorithm)[0]
         hit.rule = self._counted_as[rule]
-        hit.limit = hit.rule.limit or hit.limit
+        limit = hit.rule.limit or hit.limit
+        hit.limit = settling(limit) if hit.limit.owes else limit
 
     def _note(self, verdict: Verdict, _: bytes) -> bool:
         """Count what is refused, and what would be but for shadow mode."""
@@ -394,6 +424,17 @@ class Side:
             sums = self.rules[rule] = RuleSums(first=self._now)
         sums.last = self._now
         return sums
+
+
+def _kinds(hit: Hit) -> list[Kind]:
+    """Those of the limit of a hit, and of the limits beside it."""
+    return [each.limit.kind for each in (hit, *hit.beside)]
+
+
+def _settled(hit: Hit | None) -> list[Hit]:
+    """What settles of a descriptor's hits: those that have reserved, or all where none does."""
+    hits = [] if hit is None else [each for each in (hit, *hit.beside) if each.rule.limit is not None]
+    return [each for each in hits if each.limit.kind.reserves] or hits
 
 
 def _bounded(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What the requests of a replay have reserved, and what they have cost in the end."""
+"""What the requests of a replay have reserved, or only looked at, and what they have cost in the end."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ MAX_WINDOWS: Final = 100_000
 
 @dataclass(slots=True)
 class Settled:
-    """The sums of a rule that reserves."""
+    """The sums of a rule that is settled."""
 
     requests: int = 0
     reserved: int = 0
     cost: int = 0
     overran: int = 0
-    """Requests that have cost more than they reserved."""
+    """Requests that have cost more than they reserved, if they reserved."""
     unsettled: int = 0
     """Requests without a cost in the log; what they reserved stays charged."""
     most_used: float = 0.0
@@ -32,12 +32,12 @@ class Ended(NamedTuple):
     began: int
     """Microseconds since 1970."""
     hits: Sequence[Hit]
-    """By which it has reserved."""
+    """By which it has reserved, or looked."""
     cost: int
 
 
 class CostSums:
-    """The sums of all rules that reserve."""
+    """The sums of all rules that are settled."""
 
     def __init__(self) -> None:
         self.by_rule: dict[Rule, Settled] = {}
@@ -50,7 +50,7 @@ class CostSums:
             sums.requests += 1
             sums.reserved += hit.cost
             sums.cost += ended.cost
-            sums.overran += ended.cost > hit.cost
+            sums.overran += ended.cost > hit.cost > 0
             begin = limit.calendar.edges(ended.began)[0] if limit.calendar else ended.began // limit.window
             window = (hit.key, begin)
             used = self._used[window] = self._used.get(window, 0) + ended.cost
