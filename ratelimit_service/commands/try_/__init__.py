@@ -16,7 +16,7 @@ from ratelimit_service.commands.try_.run import Callers, Outcome, Used, rate_lim
 from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.yaml_text import YamlText
 
-_WIDTH: Final = 48
+_WIDTH: Final = 40
 """Of a bar, in characters."""
 _LIMIT: Final = 100_000
 _WINDOW_SECONDS: Final = 60

@@ -27,7 +27,6 @@ Ask = Callable[[Mapping[str, str]], Awaitable[int]]
 """The status of a request with these headers, once its answer has been read."""
 
 START_SECONDS: Final = 30.0
-STOP_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.05
 _CALL_SECONDS: Final = 10.0
 
@@ -68,7 +67,9 @@ async def start_envoy(program: str, rate_limits: str, model: int, ratelimit: int
                 raise StartError(f"{program} {problem}; --no-envoy does without it:\n{said}")
             yield partial(_ask, ingress)
         finally:
-            await _end(envoy)
+            with suppress(ProcessLookupError):  # it has ended
+                envoy.kill()
+            await envoy.wait()
 
 
 async def _ask(ingress: Unix, headers: Mapping[str, str]) -> int:
@@ -87,17 +88,6 @@ async def _until_it_listens(envoy: asyncio.subprocess.Process, ingress: Unix) ->
                 await asyncio.sleep(_LOOK_SECONDS)
             return "ends at once"
     return f"does not listen within {START_SECONDS:g} s"
-
-
-async def _end(envoy: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):
-        envoy.terminate()
-        try:
-            await asyncio.wait_for(envoy.wait(), STOP_SECONDS)
-        finally:
-            if envoy.returncode is None:
-                envoy.kill()
-                await envoy.wait()
 
 
 @asynccontextmanager
