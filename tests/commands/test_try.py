@@ -26,6 +26,7 @@ def try_llm(*arguments: str) -> Result:
 
 @pytest.mark.parametrize("envoy", [True, False], ids=["Envoy", "played"])
 def test_looks_let_more_through_than_the_limit_and_reservations_do_not(tmp_path: Path, *, envoy: bool) -> None:
+    """A busy machine decides the last requests later, when the bucket has got more: here up to ten seconds."""
     picture = tmp_path / "used.svg"
     how = ["--envoy", str(peers.envoy())] if envoy else ["--no-envoy"]
 
@@ -34,7 +35,7 @@ def test_looks_let_more_through_than_the_limit_and_reservations_do_not(tmp_path:
     end = re.search(END, result.output)
     assert end is not None, result.output
     looked, reserved = (int(tokens.replace(",", "")) for tokens in end.groups())
-    assert reserved <= 101_666 < looked
+    assert 0 < reserved <= 100_000 + 10 * 1_666 < looked
     assert "\x1b" not in result.output
     assert "failed" not in result.output
     assert ("without Envoy, whose two calls for each request are played here" in result.output) is not envoy

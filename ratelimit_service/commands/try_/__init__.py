@@ -13,8 +13,6 @@ from ratelimit_service.commands.picture import draw
 from ratelimit_service.commands.terminal import GREEN, RED, echo
 from ratelimit_service.commands.try_.envoy import http_filters
 from ratelimit_service.commands.try_.run import Callers, Outcome, Used, rate_limits, run
-from ratelimit_service.rules.reading.parse import parse
-from ratelimit_service.rules.sources.yaml_text import YamlText
 
 _WIDTH: Final = 40
 """Of a bar, in characters."""
@@ -105,9 +103,8 @@ def llm(*, callers: int, seconds: float, envoy: str | None, no_envoy: bool, svg:
     program = "" if no_envoy else envoy or shutil.which("envoy") or ""
     how = f"through {program}" if program else "without Envoy, whose two calls for each request are played here"
     for way in _WAYS:
-        items = rate_limits(parse([YamlText("rules.yaml", way.rules.encode())]))
         echo(f"# {way.title}: a rules file", *way.rules.splitlines(), "")
-        echo(f"# {way.title}: of Envoy's HttpConnectionManager", *http_filters(items).splitlines(), "")
+        echo(f"# {way.title}: of Envoy's HttpConnectionManager", *http_filters(rate_limits(way.rules)).splitlines(), "")
     echo(f"{callers:,} callers of a model, {how}; a user has {_LIMIT:,} tokens a minute", "")
     try:
         outcomes = asyncio.run(_run_all(Callers(callers, seconds), program))

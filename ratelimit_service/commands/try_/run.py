@@ -75,8 +75,7 @@ async def run(rules: str, callers: Callers, envoy: str, show: Callable[[Used], N
 
     `envoy` is its program; empty: its calls are played.
     """
-    book, model, used = parse([YamlText("rules.yaml", rules.encode())]), Model(), [Used(0, 0)]
-    items = rate_limits(book)
+    model, items, used = Model(), rate_limits(rules), [Used(0, 0)]
 
     def note(sample: int) -> None:
         used.append(Used(callers.seconds * sample / (BARS * _SAMPLES), model.used[USER]))
@@ -89,7 +88,7 @@ async def run(rules: str, callers: Callers, envoy: str, show: Callable[[Used], N
             await asyncio.sleep(began + callers.seconds * sample / (BARS * _SAMPLES) - monotonic())
             note(sample)
 
-    async with model.serving(), _service(book) as port:
+    async with model.serving(), _service(rules) as port:
         between = start_envoy(envoy, items, model.port, port) if envoy else play_envoy(items, model.port, port)
         async with between as ask:
             try:
@@ -101,18 +100,22 @@ async def run(rules: str, callers: Callers, envoy: str, show: Callable[[Used], N
     return Outcome(used, statuses)
 
 
-def rate_limits(book: RuleBook) -> str:
+def rate_limits(rules: str) -> str:
     """Envoy's half of the rules, as `ratelimit check` has it."""
-    [note] = envoy_notes(book)
+    [note] = envoy_notes(_book(rules))
     return note.message.partition("\n")[2]
 
 
+def _book(rules: str) -> RuleBook:
+    return parse([YamlText("rules.yaml", rules.encode())])
+
+
 @asynccontextmanager
-async def _service(book: RuleBook) -> AsyncIterator[int]:
+async def _service(rules: str) -> AsyncIterator[int]:
     """The port of a service with these rules, whose counters are in this process."""
     settings, _ = load_settings({})
     engine = Engine(settings)
-    engine.publish(book)
+    engine.publish(_book(rules))
     try:
         await engine.listen([Tcp("127.0.0.1", 0)])
         await engine.begin()
