@@ -45,7 +45,7 @@ def _filled(file: str, **places: object) -> str:
 @asynccontextmanager
 async def start_envoy(program: str, rate_limits: str, model: int, ratelimit: int) -> AsyncIterator[Ask]:
     """An Envoy before the ports of a model and of the service. StartError if it does not start."""
-    with tempfile.TemporaryDirectory(prefix="ratelimit-") as name:
+    with tempfile.TemporaryDirectory(prefix="ratelimit-try-") as name:
         folder = Path(name)
         ingress = Unix(str(folder / "ingress"))
         file = folder / "envoy.yaml"
