@@ -353,8 +353,8 @@ class Limit:
 
     @property
     def alone(self) -> "Limit":
-        """The limit without a second counter."""
-        return replace(self, kind=PLAIN) if self.kind.has_second else self
+        """The limit without a second counter, but that of an id, without which the state cannot be read."""
+        return replace(self, kind=PLAIN) if self.kind.has_second and not self.kind.reserves else self
 
     @property
     def most(self) -> int:

@@ -1,22 +1,30 @@
 """Reservations: laws against a list of charges with their moments, on the Python and on its twin in a real Redis."""
 
-from collections.abc import Iterable
+import asyncio
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis import Redis as Client
 
-from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms import expiry, open_algorithm
+from ratelimit_service.algorithms.kinds import Block
+from ratelimit_service.algorithms.kinds.pool import Pool, member
 from ratelimit_service.algorithms.kinds.reserved import REMEMBERED, Reserved
 from ratelimit_service.model import Decision, Limit, Unit, settling
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import Hit, second_key
+from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.system.clock import MINUTE, SECOND
-from tests.algorithms.test_twins import Batch, hit, in_memory, in_redis
+from tests.algorithms.test_twins import LAST_LINE, MANY, Batch, hit, in_memory, in_redis, run
+from tests.clocks import Clock
+from tests.parts import parts_of
 
 WAYS = ("fixed_window", "sliding_window", "sub_windows", "token_bucket")
 T0 = 1_790_000_000 * SECOND
@@ -44,28 +52,77 @@ class Step(NamedTuple):
 
     now: int
     what: str
-    """`reserve`, `settle` or `look`."""
+    """`reserve`, `settle`, `look`, or `reset`: the counter is gone, and looked at."""
     id: str
     units: int
 
 
-def replay(rule: Rule, steps: Iterable[Step]) -> list[Decision]:
-    """What each step is answered."""
-    return in_memory([(step.now, [[_hit(rule, step)]]) for step in steps])
+Replay = Callable[[Rule, Sequence[Step]], list[Decision]]
+"""What each step is answered."""
+
+
+@pytest.fixture(scope="module", params=["python", "lua"])
+def replay(request: pytest.FixtureRequest) -> Replay:
+    if request.param == "python":
+        return lambda rule, steps: in_python(rule, steps)[0]
+    client: Client = request.getfixturevalue("client")
+    return lambda rule, steps: in_lua(client, rule, steps)
+
+
+def in_python(rule: Rule, steps: Sequence[Step]) -> tuple[list[Decision], MemoryStore]:
+    clock = Clock()
+    store, decisions = MemoryStore(10_000, clock), []
+    for step in steps:
+        clock.now, hit = step.now, _hit(rule, step)
+        if step.what == "reset":
+            asyncio.run(store.reset([hit]))
+        assert store.charge([hit])
+        decisions.append(hit.decision)
+    return decisions, store
+
+
+UNLESS_RESET = "local batch = cjson.decode(text)"
+
+
+def in_lua(client: Client, rule: Rule, steps: Sequence[Step]) -> list[Decision]:
+    clock = Clock()
+    script = BatchScript("", clock)
+    arguments, sent = [], []
+    for step in steps:
+        clock.now, hit = step.now, _hit(rule, step)
+        keys, (text,), runs = script.encode(parts_of([hit]))
+        sent.append((hit, runs))
+        reset = json.dumps(script.kept(hit) if step.what == "reset" else [])
+        arguments.append(f"[{json.dumps(keys)},{text},false,{reset}]")
+    assert LAST_LINE in script.text
+    assert UNLESS_RESET in MANY
+    many = MANY.replace(UNLESS_RESET, f"{UNLESS_RESET} for _, key in ipairs(batch[4]) do call('UNLINK', key) end")
+    client.flushall()
+    replies: Any = client.eval(script.text.replace(LAST_LINE, many), 0, *arguments)
+    for reply, (_, runs) in zip(replies, sent, strict=True):
+        script.decode(reply, runs)
+    return [hit.decision for hit, _ in sent]
 
 
 def _hit(rule: Rule, step: Step) -> Hit:
     return of(rule, step.id, step.units, settles=step.what == "settle")
 
 
-def answers(rule: Rule, *steps: tuple[float, str, str, int]) -> list[tuple[bool, int]]:
-    """(seconds, what, id, units) -> (allowed, left)."""
-    found = replay(rule, [Step(T0 + round(at * SECOND), *rest) for at, *rest in steps])  # type: ignore[arg-type]
-    return [(each.allowed, each.remaining) for each in found]
+Answers = Callable[..., list[tuple[bool, int]]]
+"""(rule, (seconds, what, id, units), ...) -> (allowed, left), ..."""
+
+
+@pytest.fixture(scope="module")
+def answers(replay: Replay) -> Answers:
+    def found(rule: Rule, *steps: tuple[float, str, str, int]) -> list[tuple[bool, int]]:
+        sent = [Step(T0 + round(at * SECOND), *rest) for at, *rest in steps]  # type: ignore[arg-type]
+        return [(each.allowed, each.remaining) for each in replay(rule, sent)]
+
+    return found
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_was_not_used_goes_back_and_what_was_used_above_it_is_owed(way: str) -> None:
+def test_what_was_not_used_goes_back_and_what_was_used_above_it_is_owed(answers: Answers, way: str) -> None:
     found = answers(
         rule(way),
         (0, "reserve", "one", 600),
@@ -80,7 +137,7 @@ def test_what_was_not_used_goes_back_and_what_was_used_above_it_is_owed(way: str
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_id_is_charged_once_and_settled_once(way: str) -> None:
+def test_an_id_is_charged_once_and_settled_once(answers: Answers, way: str) -> None:
     found = answers(
         rule(way),
         (0, "reserve", "one", 600),
@@ -106,7 +163,9 @@ def test_an_id_is_charged_once_and_settled_once(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_settled_id_is_remembered_for_a_while_and_one_that_nobody_settles_stays_charged(way: str) -> None:
+def test_a_settled_id_is_remembered_for_a_while_and_one_that_nobody_settles_stays_charged(
+    answers: Answers, way: str
+) -> None:
     tested = rule(way, hold=5 * SECOND)
     remembered = REMEMBERED // SECOND
     year = replace(
@@ -129,7 +188,23 @@ def test_a_settled_id_is_remembered_for_a_while_and_one_that_nobody_settles_stay
     ]  # fmt: skip
 
 
-def test_what_is_given_back_goes_where_it_was_charged() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_to_a_counter_that_was_reset_nothing_goes_back_that_was_reserved_before(answers: Answers, way: str) -> None:
+    found = answers(
+        rule(way),
+        (0, "reserve", "one", 400),
+        (0, "reserve", "two", 400),
+        (1, "reset", "x", 0),
+        (2, "reserve", "three", 900),
+        (2, "settle", "one", 0),  # the counter was not charged for it
+        (2, "settle", "two", 500),  # and owes what was not reserved
+        (2, "settle", "three", 100),
+    )
+
+    assert [left for _, left in found] == [600, 200, 1000, 100, 100, 0, 800]
+
+
+def test_what_is_given_back_goes_where_it_was_charged(answers: Answers) -> None:
     """Into its window, or nowhere if that is over: else the next window would have more than its limit."""
     found = answers(
         rule("fixed_window"),
@@ -143,11 +218,11 @@ def test_what_is_given_back_goes_where_it_was_charged() -> None:
     assert found == [(True, 100), (True, 100), (True, 100), (True, 900)]
 
 
-def test_an_overrun_of_an_answer_longer_than_the_window_counts_now() -> None:
+def test_an_overrun_of_an_answer_longer_than_the_window_counts_now(answers: Answers) -> None:
     assert answers(rule("fixed_window"), (0, "reserve", "one", 900), (61, "settle", "one", 1000))[1] == (True, 900)
 
 
-def test_what_time_has_given_back_to_a_bucket_is_not_given_back_again() -> None:
+def test_what_time_has_given_back_to_a_bucket_is_not_given_back_again(answers: Answers) -> None:
     found = answers(
         rule("token_bucket"),
         (0, "reserve", "one", 600),
@@ -165,7 +240,7 @@ def test_what_time_has_given_back_to_a_bucket_is_not_given_back_again() -> None:
     ]  # fmt: skip
 
 
-def test_what_went_back_to_a_bucket_is_not_given_back_by_others_that_were_reserved_then() -> None:
+def test_what_went_back_to_a_bucket_is_not_given_back_by_others_that_were_reserved_then(answers: Answers) -> None:
     """At 50 seconds 66 tokens were missing, before 700 were taken: only these can go back, once."""
     found = answers(
         rule("token_bucket"),
@@ -179,7 +254,7 @@ def test_what_went_back_to_a_bucket_is_not_given_back_by_others_that_were_reserv
     assert [left for _, left in found] == [400, 100, 233, 300, 300]
 
 
-def test_nor_by_one_that_was_reserved_before() -> None:
+def test_nor_by_one_that_was_reserved_before(answers: Answers) -> None:
     found = answers(
         rule("token_bucket"),
         (0, "reserve", "one", 500),
@@ -245,6 +320,8 @@ class Oracle:
     def __init__(self, hold: int) -> None:
         self._hold = hold
         self.charges: list[Charged] = []
+        self._first = 0
+        """The first of these that counts."""
         self._memos: dict[str, tuple[int, int, int]] = {}
         """By id: until when, the index of its charge, and the units that are reserved, -1 once settled."""
 
@@ -266,12 +343,31 @@ class Oracle:
         reserved = 0
         if memo is not None:
             reserved = memo[2]
-            at = self.charges[memo[1]].at
-            self.charges[memo[1]] = Charged(at, min(units, reserved))
+            if memo[1] >= self._first:
+                self.charges[memo[1]] = Charged(self.charges[memo[1]].at, min(units, reserved))
         if units > reserved:
             self.charges.append(Charged(now, units - reserved))
         if memo is not None or units:
             self._memos[name] = (now + REMEMBERED, 0, -1)
+
+    def reset(self) -> None:
+        """All that was charged until now counts no more, and what was reserved of it can go back nowhere."""
+        self.charges = [Charged(each.at, 0) for each in self.charges]
+        self._first = len(self.charges)
+
+    def unused(self, way: str, name: str, units: int, now: int) -> int:
+        """What a settle may give back, of what is not over."""
+        memo = self._memo(name, now)
+        if memo is None or memo[2] < 0 or memo[1] < self._first:
+            return 0
+        at, part = self.charges[memo[1]].at, WINDOW // 10
+        age = {"fixed_window": now // WINDOW - at // WINDOW, "sliding_window": (now // WINDOW - at // WINDOW) // 2}
+        age["sub_windows"] = (now // part - at // part) // 11
+        return 0 if age.get(way) else max(0, memo[2] - units)
+
+    def memos(self) -> list[tuple[str, int]]:
+        """All that there were, and when they end."""
+        return [(name, until) for name, (until, _, _) in self._memos.items()]
 
     def _memo(self, name: str, now: int) -> tuple[int, int, int] | None:
         memo = self._memos.get(name)
@@ -299,6 +395,9 @@ def a_life(random: Random, limit: int, hold: int) -> list[Step]:
     for _ in range(60):
         now += random.choice([0, 1, SECOND, WINDOW // 20, WINDOW // 7, WINDOW // 3, min(hold, 2 * WINDOW // 3)])
         name = random.choice(names)
+        if random.random() < 0.02:
+            steps.append(Step(now, "reset", name, 0))
+            now += 1
         units = random.choice([1, limit // 20, limit // 10, limit // 3, limit // 2])
         what = random.choice(["reserve", "reserve", "settle", "settle", "look"])
         cost = 0 if what == "look" else units
@@ -310,7 +409,7 @@ def a_life(random: Random, limit: int, hold: int) -> list[Step]:
 
 @pytest.mark.parametrize("way", ["fixed_window", "sub_windows", "token_bucket"])
 @given(st.integers(0, 2**64))
-def test_what_is_left_is_what_the_charges_with_their_moments_leave(way: str, seed: int) -> None:
+def test_what_is_left_is_what_the_charges_with_their_moments_leave(replay: Replay, way: str, seed: int) -> None:
     """R1 to R5: what is charged is what was used, where it was reserved, and what is not settled yet; each id once."""
     random = Random(seed)  # noqa: S311 - the seed tells the history
     hold = random.choice([WINDOW // 4, WINDOW, 3 * WINDOW])
@@ -322,6 +421,8 @@ def test_what_is_left_is_what_the_charges_with_their_moments_leave(way: str, see
             oracle.reserve(step.id, step.units, step.now, allowed=found.allowed)
         elif step.what == "settle":
             oracle.settle(step.id, step.units, step.now)
+        elif step.what == "reset":
+            oracle.reset()
         if way == "token_bucket":
             tokens = oracle.tokens(1000, step.now)
             if tokens <= -1000:  # a debt that is cut, of which there is another law
@@ -330,3 +431,117 @@ def test_what_is_left_is_what_the_charges_with_their_moments_leave(way: str, see
             assert tokens - 1 <= found.remaining <= max(0, tokens), step
         else:
             assert found.remaining == max(0, 1000 - oracle.used(way, step.now)), step
+
+
+some = settings(max_examples=settings().max_examples // 2)
+"""For laws that follow from the last one where it speaks of the same."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+@some
+@given(st.integers(0, 2**64))
+def test_no_more_goes_back_than_was_not_used_and_nothing_into_what_is_over(replay: Replay, way: str, seed: int) -> None:
+    """R8."""
+    random = Random(seed)  # noqa: S311 - the seed tells the history
+    hold = random.choice([WINDOW // 4, WINDOW, 3 * WINDOW])
+    steps = [step for each in a_life(random, 1000, hold) for step in (Step(each.now, "look", "x", 0), each)]
+    found = replay(rule(way, 1000, hold=hold), steps)
+    oracle = Oracle(hold)
+    for index, step in enumerate(steps):
+        if step.what == "settle":
+            back = found[index].remaining - found[index - 1].remaining
+            assert back <= oracle.unused(way, step.id, step.units, step.now), step
+            oracle.settle(step.id, step.units, step.now)
+        elif step.what == "reserve":
+            oracle.reserve(step.id, step.units, step.now, allowed=found[index].allowed)
+        elif step.what == "reset":
+            oracle.reset()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@some
+@given(st.integers(0, 2**64))
+def test_a_memo_ends_hold_after_the_last_request_or_ten_seconds_after_the_settle(way: str, seed: int) -> None:
+    """R9."""
+    random = Random(seed)  # noqa: S311 - the seed tells the history
+    hold = random.choice([WINDOW // 4, WINDOW, 3 * WINDOW])
+    tested = rule(way, 1000, hold=hold)
+    steps = a_life(random, 1000, hold)
+    decisions, store = in_python(tested, steps)
+    oracle = Oracle(hold)
+    for step, found in zip(steps, decisions, strict=True):
+        if step.what == "reserve":
+            oracle.reserve(step.id, step.units, step.now, allowed=found.allowed)
+        elif step.what == "settle":
+            oracle.settle(step.id, step.units, step.now)
+    kept = {key: expiry(state) for key, state in contents(store).items() if key != "a"}
+    ends = {second_key(of(tested, name, 0)): until for name, until in oracle.memos()}
+    now = steps[-1].now
+
+    assert {key: end for key, end in kept.items() if end > now} == {key: end for key, end in ends.items() if end > now}
+
+
+@pytest.mark.parametrize(
+    ("steps", "milliseconds"),
+    [("reserve", 60_000), ("reserve reserve", 60_000), ("reserve settle", 10_000), ("settle settle", 10_000)],
+)
+def test_redis_keeps_a_memo_as_long(client: Client, steps: str, milliseconds: int) -> None:
+    tested = rule("token_bucket", hold=60 * SECOND)
+    in_lua(client, tested, [Step(T0, what, "one", 10) for what in steps.split()])
+
+    left = client.pttl("rl2|" + second_key(of(tested, "one", 0)))
+
+    assert isinstance(left, int)
+    assert milliseconds - 5000 < left <= milliseconds
+
+
+def contents(store: MemoryStore) -> dict[str, Any]:
+    return {key: state for segment in store._segments for key, state in segment.items()}
+
+
+POOL = Pool("all", 400, 100, 0)
+SETTLED_RULES = {
+    **{way: rule(way) for way in WAYS},
+    "block": Rule("shop", (), Limit(9, Unit.MINUTE, WINDOW, kind=Block(WINDOW)), open_algorithm("sliding_log")),
+    "member": Rule(
+        "shop", (), member(Limit(9, Unit.MINUTE, WINDOW, exceed=9), POOL, strict=False),
+        open_algorithm("sub_windows"), pool="all",
+    ),
+}  # fmt: skip
+"""Also those whose second counter is not a memo."""
+
+
+@some
+@given(st.integers(0, 2**64))
+def test_a_settle_touches_its_counter_its_memo_its_block_and_its_pool_alone(client: Client, seed: int) -> None:
+    """R6."""
+    random = Random(seed)  # noqa: S311 - the seed tells the history
+
+    def a_hit(*, settles: bool) -> Hit:
+        name = random.choice([*SETTLED_RULES])
+        cost = random.choice([1, 5, 300, 2000])
+        return of(SETTLED_RULES[name], random.choice("pq"), cost, settles=settles, key=f"{name}/{random.randrange(2)}")
+
+    history = [(T0 + number * SECOND, [[a_hit(settles=random.random() < 0.3)]]) for number in range(40)]
+    last = a_hit(settles=True)
+    clock = Clock()
+    store = MemoryStore(10_000, clock)
+    for now, batch in history:
+        clock.now = now
+        store.hit(batch[0], lambda _: None)
+    before = contents(store)
+    store.hit([last], lambda _: None)
+    changed = {key for key, _ in before.items() ^ contents(store).items()}
+    in_redis(client, history)
+    keys = stored(client)
+    run(client, [[last]], clock)
+    changed_there = {key.removeprefix("rl2|") for key, _ in keys.items() ^ stored(client).items()}
+
+    assert changed <= {last.key, second_key(last)}
+    assert changed_there == changed
+
+
+def stored(client: Client) -> dict[str, Any]:
+    """All that Redis has."""
+    names: Any = client.keys()
+    return {name.decode(): client.get(name) for name in names}

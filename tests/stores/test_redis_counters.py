@@ -13,7 +13,7 @@ import redis as redis_py
 import uvloop
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
-from ratelimit_service.algorithms.kinds import Block, places
+from ratelimit_service.algorithms.kinds import Block, Reserved, places
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import PLAIN, Limit, Unit
 from ratelimit_service.rules.book import RuleBook
@@ -87,6 +87,7 @@ LIMITS = {
     "sub_windows": [
         Limit(9, Unit.HOUR, HOUR, parts=3, count_refused=False),
         Limit(70_000, Unit.HOUR, HOUR, exceed=7),
+        Limit(9, Unit.HOUR, HOUR, count_refused=False, kind=Reserved(MINUTE)),
     ],
     "sliding_log": [Limit(9, Unit.HOUR, HOUR, count_refused=False), Limit(60, Unit.HOUR, HOUR, exceed=3)],
     "token_bucket": [Limit(7, Unit.HOUR, HOUR, burst=12), Limit(9, Unit.HOUR, HOUR, count_refused=False)],

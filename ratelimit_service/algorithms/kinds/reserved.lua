@@ -1,13 +1,31 @@
 -- Twin of reserved.py.
 -- A memo: {when it is forgotten, when it was made, the units, or SETTLED}. The state of a bucket has groups behind it,
--- each {moment, least backlog since}. In Redis: integers.
+-- each {moment, least backlog since}; that of a window the moment when it began. In Redis: integers.
 
 local REMEMBERED, SETTLED, MOST_GROUPS = 10000000, -1, 16
 local bucket = twin('token_bucket')
 
--- What is left of the state of a bucket: nothing of one that is full.
-local function present(state, limit, now)
-  return not (limit.bucket and state and state[1] <= now) and state or nil
+-- What is left of the state: nothing of a bucket that is full, or of a window that is over.
+local function present(state, now)
+  return state and state[1] > now and state or nil
+end
+
+-- -> the state as the algorithm reads it, and when that of a window began
+local function parted(state, limit, now)
+  if limit.bucket then
+    return state, now
+  elseif not state or #state < 3 then
+    return nil, now
+  end
+  return {unpack(state, 1, #state - 1)}, state[#state]
+end
+
+-- -> the state of a window, which is a new one, with that moment behind it
+local function begun(own, since)
+  if own then
+    own[#own + 1] = since
+  end
+  return own
 end
 
 local function in_force(memo, now)
@@ -26,6 +44,7 @@ local function groups_of(state)
   return state and {unpack(state, 3)} or {}
 end
 
+-- The state of a bucket with its groups.
 local function joined(state, groups)
   return state and {state[1], state[2], unpack(groups)} or nil
 end
@@ -92,63 +111,80 @@ end
 
 -- -> state, memo, allowed, room, left, reset_after, retry_after
 local function charge(state, memo, limit, cost, now)
-  memo, state = in_force(memo, now), present(state, limit, now)
+  memo, state = in_force(memo, now), present(state, now)
+  local own, since = parted(state, limit, now)
   if cost > 0 and memo and memo[3] ~= SETTLED then
-    local _, _, _, left, reset = limit.hit(state, limit, 0, now)
+    local _, _, _, left, reset = limit.hit(own, limit, 0, now)
     return state, {now + limit.hold, memo[2], memo[3]}, 1, left, left, reset, 0
   end
-  local after, allowed, room, left, reset, retry = limit.hit(state, limit, cost, now)
+  local after, allowed, room, left, reset, retry = limit.hit(own, limit, cost, now)
   local reserves = cost > 0 and allowed == 1
-  if limit.bucket and after ~= state then
+  if after == own then
+    after = state
+  elseif limit.bucket then
     local groups = groups_of(state)
     if reserves then
       pass(groups, backlog(state, limit, now))
       open(groups, now, backlog(after, limit, now), limit.hold)
     end
     after = joined(after, groups)
+  else
+    after = begun(after, since)
   end
   if reserves then
-    memo = {now + limit.hold, now, cost}
+    memo = {now + limit.hold, max(now, since), cost}
   end
   return after, memo, allowed, room, left, reset, retry
 end
 
 -- -> state, memo, got, overrun, left, reset_after, retry_after
 local function owe(state, memo, limit, cost, now)
-  memo, state = in_force(memo, now), present(state, limit, now)
-  local over = 0
-  if not memo or memo[3] ~= SETTLED then
+  memo, state = in_force(memo, now), present(state, now)
+  local own, since = parted(state, limit, now)
+  local before, over = own, 0
+  local settled = memo and memo[3] == SETTLED
+  local groups = limit.bucket and not settled and groups_of(state)
+  if not settled then
     local at, units = memo and memo[2] or now, memo and memo[3] or 0
-    local groups = limit.bucket and groups_of(state)
     if cost > units then
       over = cost - units
       if groups then
         pass(groups, backlog(state, limit, now))
       end
-      state = limit.owe(state, limit, over, now)
-      if groups and bucket.owes_most(state, limit, now) then
+      own = limit.owe(own, limit, over, now)
+      if groups and bucket.owes_most(own, limit, now) then
         groups = {}
       end
     elseif cost < units then
       if groups then
-        state = give(state, groups, limit, units - cost, at, now)
-      else
-        state = limit.give(state, limit, units - cost, at + 1, now)
+        own = give(own, groups, limit, units - cost, at, now)
+      elseif at >= since then
+        own = limit.give(own, limit, units - cost, at + 1, now)
       end
-    end
-    if groups then
-      state = joined(state, groups)
     end
     if memo or cost > 0 then
       memo = {now + REMEMBERED, at, SETTLED}
     end
   end
-  local _, allowed, _, left, reset, retry = limit.hit(state, limit, 0, now)
+  local _, allowed, _, left, reset, retry = limit.hit(own, limit, 0, now)
+  if groups then
+    state = joined(own, groups)
+  elseif own ~= before then
+    state = begun(own, since)
+  end
   return state, memo, allowed == 1 and -3 or -4, over, left, reset, retry
 end
 
 local function read(limit, batch, from, _, algorithm)
   limit.hold, limit.bucket, limit.give = batch[from], batch[from + 1] == 1, twin(algorithm).give
+  local clamp = limit.clamp
+  if not limit.bucket then
+    -- One that a clock that was ahead has charged begins anew.
+    limit.clamp = function(state, limit, now)
+      local own = parted(state, limit, now)
+      return own and begun(clamp(own, limit, now), now)
+    end
+  end
   return from + 2
 end
 

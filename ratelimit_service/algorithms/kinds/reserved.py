@@ -21,6 +21,9 @@ moment and the least backlog since, both rising. With these a settle leaves the 
 left from the start, to a microsecond for each settle; with more than 16 groups, or after a debt that was cut, less goes
 back.
 
+A counter may end before its memos: by a reset, or evicted. The next one was not charged for them, so they give nothing
+back to it. A bucket has no group of theirs then; the state of a window has the moment behind it when it began.
+
 A memo is a second counter, one for each id: when it is forgotten, when it was made, and the units, or `SETTLED`.
 The Lua twin is `reserved.lua`.
 """
@@ -31,6 +34,7 @@ from struct import Struct
 from typing import Any, Final
 
 from ratelimit_service.algorithms import token_bucket
+from ratelimit_service.algorithms.algorithm import expiry
 from ratelimit_service.algorithms.kinds.places import holder_of
 from ratelimit_service.algorithms.lease import leasing
 from ratelimit_service.model import MAX_REQUESTS, Algorithm, Charge, Decision, Kind, Limit, State
@@ -89,14 +93,18 @@ class Reserved(Kind):
         if cost > 0 and memo is not None and memo[2] != SETTLED:
             _, look = charge(before, limit, 0, now)
             memo = (now + self.hold, *memo[1:])
-            return self._joined(before, groups), memo, Decision(True, look.remaining, 0, look.reset_after, 0)
+            decision = Decision(True, look.remaining, 0, look.reset_after, 0)
+            return self._joined(before, groups, now), memo, decision
         after, decision = charge(before, limit, cost, now)
         if cost > 0 and decision.allowed:
-            memo = (now + self.hold, now, cost)
+            at = now
             if self.bucket:
                 groups = _passed(groups, backlog(before, limit, now))
                 groups = _opened(groups, now, backlog(after, limit, now), self.hold)
-        return self._joined(after, groups), memo, decision
+            elif groups:
+                at = max(now, groups[0][0])  # the clock may have stepped back
+            memo = (now + self.hold, at, cost)
+        return self._joined(after, groups, now), memo, decision
 
     def owe(
         self, algorithm: Algorithm, state: State | None, second: Memo | None, limit: Limit, cost: int, now: int
@@ -115,13 +123,13 @@ class Reserved(Kind):
                     groups = []
             elif cost < units and self.bucket:
                 own, groups = _give(own, groups, limit, units - cost, at, now)
-            elif cost < units:
+            elif cost < units and groups and at >= groups[0][0]:
                 own = leasing(algorithm).give(own, limit, units - cost, at + 1, now)
             if memo is not None or cost:
                 memo = (now + REMEMBERED, at, SETTLED)
         _, look = algorithm.hit(own, limit, 0, now)
         look.over = over
-        return self._joined(own, groups), memo, look
+        return self._joined(own, groups, now), memo, look
 
     def held_by(self, limit: Limit, holder: str) -> Limit:
         """With the digest of the id."""
@@ -158,8 +166,8 @@ class Reserved(Kind):
         return {"reserve": own}
 
     def key_suffix(self, algorithm: str, limit: Limit) -> str:
-        """A bucket has another state."""
-        return f"|{algorithm}/reserved/{limit.window}" if self.bucket else Kind.key_suffix(self, algorithm, limit)
+        """The state is another one."""
+        return f"|{algorithm}/reserved/{limit.window}"
 
     def lint(self, limit: Limit, algorithm: str) -> Iterator[tuple[str, str]]:
         """Warns where few requests have room at once, or what they give back is mostly lost."""
@@ -180,18 +188,26 @@ class Reserved(Kind):
             yield "reserve", f"{message}: what goes back to one that is over is lost; write algorithm: token_bucket"
 
     def _parted(self, charge: Charge, state: State | None, limit: Limit, now: int) -> tuple[State | None, Groups]:
-        """The state of the algorithm, and the groups."""
-        if not self.bucket or state is None:
-            return state, []
-        size = token_bucket.STATE.size
-        own = state[:size]
-        present, _ = charge(own, limit, 0, now)
-        # None, or another one where it was charged by a clock that was ahead.
-        return present, [*_GROUP.iter_unpack(state[size:])] if present == own else []
+        """The state of the algorithm, and the groups; of a window one, whose moment is when the state began."""
+        if state is None or expiry(state) <= now:
+            return None, []
+        if not isinstance(state, bytes):
+            return state[:-1], [(state[-1], 0)]
+        size = token_bucket.STATE.size if self.bucket else len(state) - _GROUP.size
+        own, groups = state[:size], [*_GROUP.iter_unpack(state[size:])]
+        if self.bucket:
+            present, _ = charge(own, limit, 0, now)
+            # Another one where it was charged by a clock that was ahead.
+            return present, groups if present == own else []
+        return own, groups
 
-    def _joined(self, own: State | None, groups: Groups) -> State | None:
-        if not self.bucket or own is None:
-            return own
+    def _joined(self, own: State | None, groups: Groups, now: int) -> State | None:
+        if own is None:
+            return None
+        if not self.bucket:
+            groups = groups or [(now, 0)]
+        if not isinstance(own, bytes):
+            return (*own, groups[0][0])
         return b"".join((own, *(_GROUP.pack(*group) for group in groups)))
 
 
