@@ -14,7 +14,7 @@ from redis import Redis as Client
 
 from ratelimit_service.algorithms import State, lease
 from ratelimit_service.algorithms.lease import Granted
-from ratelimit_service.model import Decision, Limit
+from ratelimit_service.model import PLAIN, Decision, Limit, settling
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.leases import Ask, Leases
@@ -27,6 +27,10 @@ KEY = "shop|user=ada"
 TALLY = Tally()
 
 Reply = tuple[list[Decision], list[Granted]]
+
+
+class Settled(int):
+    """A cost that has come about."""
 
 
 class Store(Protocol):
@@ -55,7 +59,10 @@ class InPython:
             if ask.back:
                 self.state = algorithm.give(self.state, limit, ask.back, ask.back_end, now)
         for cost in costs:
-            self.state, decision = algorithm.hit(self.state, limit, cost, now)
+            if isinstance(cost, Settled):
+                self.state, _, decision = PLAIN.owe(algorithm, self.state, None, limit, cost, now)
+            else:
+                self.state, decision = algorithm.hit(self.state, limit, cost, now)
             decisions.append(decision)
         grants = []
         for ask in asks:
@@ -83,6 +90,10 @@ class InRedis:
     ) -> tuple[list[Decision], list[Granted]]:
         self.clock.now = now
         hits = [Hit(rule, KEY, cost, tally=TALLY, quota=False) for cost in costs]
+        for hit in hits:
+            if isinstance(hit.cost, Settled):
+                hit.limit = settling(hit.limit)
+                hit.cost = int(hit.cost)
         keys, arguments, runs = self.script.encode(parts_of(hits), asks)
         reply: Any = self.client.evalsha(self.sha, len(keys), *keys, *arguments)
         answer = self.script.decode(reply, runs, asks)
@@ -136,6 +147,7 @@ class Fleet:
         self.store = store
         self.now = start
         self.allowed: list[Allowed] = []
+        self.settled: list[Allowed] = []
         self.last_calls: list[Call] = []
         """Of instances that have stopped."""
         self._open_leases = open_leases
@@ -160,6 +172,12 @@ class Fleet:
             self.allowed.append(Allowed(self.now, cost))
         return decision
 
+    def settle(self, instance: Instance, cost: int) -> None:
+        """A cost has come about, which is charged in full."""
+        limit = settling(self.limit)
+        assert instance.leases.hit(self.rule, limit, KEY, cost, self.now + instance.ahead) is None
+        instance.queue.append(Settled(cost))
+
     def left(self, instance: Instance) -> int:
         """What it could still allow by itself."""
         leased = instance.leases.by_key.get(KEY)
@@ -181,7 +199,9 @@ class Fleet:
         call.store_now = self.now
         call.reply = self.store.run(self.rule, call.costs, call.asks, self.now)
         for cost, decision in zip(call.costs, call.reply[0], strict=True):
-            if decision.allowed and cost:
+            if isinstance(cost, Settled):
+                self.settled.append(Allowed(self.now, cost))
+            elif decision.allowed and cost:
                 self.allowed.append(Allowed(self.now, cost))
 
     def deliver(self, instance: Instance, call: Call) -> None:
@@ -242,7 +262,7 @@ class Fleet:
 
 
 def play(  # noqa: PLR0912 - a list of what may happen
-    fleet: Fleet, random: Random, events: int, *, faults: bool = True
+    fleet: Fleet, random: Random, events: int, *, faults: bool = True, settles: bool = False
 ) -> None:
     """Anything may happen, in any order."""
     algorithm: Any = fleet.rule.algorithm
@@ -254,7 +274,9 @@ def play(  # noqa: PLR0912 - a list of what may happen
         number = random.randrange(len(fleet.instances))
         instance = fleet.instances[number]
         chance = random.random()
-        if chance < 0.25:
+        if settles and chance < 0.04:
+            fleet.settle(instance, random.choice([1, cap, limit.requests // 3, 2 * limit.requests]))
+        elif chance < 0.25:
             fleet.hit(instance, random.choice([1, 1, 2, cap // 3 + 1, cap]))
         elif chance < 0.37:
             if left := fleet.left(instance):
