@@ -26,8 +26,10 @@ from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.stores.store import Store
+from ratelimit_service.system.clock import DAY, SECOND
 from ratelimit_service.telemetry.tally import Tally
 from tests.books import book
+from tests.clocks import Clock
 from tests.redis import Redis, start_redis
 from tests.stores.redis_groups import start_cluster
 from tests.stores.redis_stores import opened
@@ -238,3 +240,25 @@ def test_every_store_answers_and_counts_alike(tmp_path: Path, kind: str) -> None
 
     with started(tmp_path, kind) as of:
         uvloop.run(story(of))
+
+
+def test_a_domain_that_settles_answers_and_counts_what_is_no_settle_as_one_that_does_not() -> None:
+    """Under the same names of counters, and with the same states."""
+
+    async def story(seed: int) -> None:
+        random = Random(seed)  # noqa: S311 - the seed decides the rules and the requests
+        file = a_file(random)
+        clock = Clock(1_790_000_000 * SECOND)
+        stores = [MemoryStore(10_000, clock) for _ in range(2)]
+        texts = (file, json.dumps({**json.loads(file), "settle": "settled"}))
+        plain, settling = (Service(store, a_book(text)) for store, text in zip(stores, texts, strict=True))
+        for _ in range(REQUESTS):
+            clock.advance(random.choice([0, 1, SECOND, DAY]))
+            request = a_request(random, json.loads(file)["domain"])
+
+            assert await settling.ask(request) == await plain.ask(request), (seed, file, request)
+        assert settling.counted() == plain.counted()
+        assert stores[1]._segments == stores[0]._segments
+
+    for seed in range(BOOKS):
+        uvloop.run(story(seed))
