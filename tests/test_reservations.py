@@ -2,7 +2,7 @@
 
 import pytest
 
-from ratelimit_service.errors import RulesError
+from ratelimit_service.errors import RpcError, RulesError
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.system.clock import MINUTE, SECOND
@@ -76,6 +76,71 @@ def test_the_id_names_no_counter_and_is_settled_for_its_own_user_alone(shop: Sho
     assert left(shop, "user=eve request_id=2")["per_minute"] == 99_300
 
 
+def test_settled_by_the_id_of_another_request_only_that_ones_goes_back_and_each_id_is_known_to_its_rule(
+    shop: Shop,
+) -> None:
+    ask(shop, "user=ada request_id=1", 40_000)
+    ask(shop, "user=ada request_id=2", 10_000)
+    ask(shop, "user=ada request_id=1 settled", 0)
+    ask(shop, "user=ada request_id=1 settled", 700)
+    assert left(shop, "user=ada request_id=3")["per_minute"] == 90_000
+    ask(shop, "request_id=2 settled", 700)  # another rule has this id too
+
+    assert left(shop, "user=ada request_id=3")["per_minute"] == 90_000
+    assert left(shop, "request_id=3") == {"request_id": 9300}
+
+
+def test_a_settle_of_nothing_leaves_nothing_and_one_below_zero_is_an_error(shop: Shop) -> None:
+    ask(shop, "user=ada request_id=9 settled", 0)
+    assert shop.store.counters == 0
+    with pytest.raises(RpcError, match="settles a cost below 0: -5"):
+        ask(shop, "user=ada request_id=9 settled", -5)
+
+
+def test_the_largest_cost_that_is_settled_is_a_debt_of_a_window(shop: Shop) -> None:
+    ask(shop, "user=ada request_id=1", 40_000)
+    ask(shop, "user=ada request_id=1 settled", 2**50)
+    ask(shop, "user=ada request_id=2 settled", 2**50)
+    shop.clock.advance(MINUTE)
+    assert left(shop, "user=ada request_id=3")["per_minute"] == 0
+    shop.clock.advance(MINUTE)
+
+    assert left(shop, "user=ada request_id=3")["per_minute"] == 100_000
+
+
+def test_what_nobody_settles_uses_the_limit_up_until_its_window_ends(shop: Shop) -> None:
+    answers = [ask(shop, f"request_id={number}", 2**50).allowed for number in range(5)]
+    assert answers == [True] * 3 + [False] * 2  # 3,000 each, at most
+    assert left(shop, "user=eve request_id=1")["per_minute"] == 100_000
+    shop.clock.advance(MINUTE)
+
+    assert left(shop, "request_id=9") == {"request_id": 10_000}
+
+
+def test_a_flood_of_unknown_ids_is_charged_and_takes_no_more_memory_than_other_counters(shop: Shop) -> None:
+    for number in range(3):
+        ask(shop, f"user=eve request_id={number}", 50_000)  # two of them use the limit up
+    for number in range(5000):
+        ask(shop, f"user=ada request_id={number} settled", 1)
+
+    assert shop.store.counters <= 1000
+    assert left(shop, "user=ada request_id=x") == {"per_minute": 95_000, "per_day": 145_000, "at_once": 20}
+    assert left(shop, "user=eve request_id=x")["per_minute"] == 0
+    shop.clock.advance(10 * SECOND)
+    for _ in range(256):
+        shop.store.sweep()
+    assert shop.store.counters < 10
+
+
+def test_what_is_settled_a_second_after_a_hold_of_a_second_is_charged_twice() -> None:
+    shop = Shop(RULES.replace("hold: 1m", "hold: 1s"), now=1_790_000_000 * SECOND)
+    ask(shop, "request_id=1", 1000)
+    shop.clock.advance(1 * SECOND)
+    ask(shop, "request_id=1 settled", 700)
+
+    assert left(shop, "request_id=2") == {"request_id": 8300}
+
+
 def test_what_one_limit_refuses_is_reserved_nowhere(shop: Shop) -> None:
     for number in range(2):
         ask(shop, f"user=ada request_id={number}", 50_000)
@@ -119,6 +184,7 @@ def test_overruns_are_counted_beside_what_was_settled(shop: Shop) -> None:
 
 
 LIMIT = "rate_limit: {unit: minute, requests_per_unit: 100"
+BUCKET = f"{LIMIT}, algorithm: token_bucket"
 ONE = f"descriptors: [{{key: id, {LIMIT}}}}}]"
 
 
@@ -147,6 +213,18 @@ ONE = f"descriptors: [{{key: id, {LIMIT}}}}}]"
         (
             f"settle: s\ndescriptors: [{{key: id, {LIMIT}, reserve: {{id: id, hold: 1m, estimate: 101}}}}}}]",
             "1.yaml:3:114: estimate 101 is more than the limit has room for, 100",
+        ),
+        (
+            f"settle: s\ndescriptors: [{{key: k, {BUCKET}, burst: 50, reserve: {{id: k, hold: 1m, estimate: 51}}}}}}]",
+            "estimate 51 is more than the limit has room for, 50",
+        ),
+        (
+            f"settle: s\ndescriptors: [{{key: k, {LIMIT}, reserve: {{id: k, hold: 9s, estimate: 4, at_most: 3%}}}}}}]",
+            "1.yaml:3:124: at_most, 3, is less than the estimate, 4",
+        ),
+        (
+            f"settle: s\ndescriptors: [{{key: id, {LIMIT}, reserve: {{id: id, hold: 0s}}}}}}]",
+            'hold "0s" must be a time from 100ms to 100 years',
         ),
         (
             f"settle: s\ndefaults: {{reserve: {{id: id, hold: 1m, estimate: 101}}}}\n{ONE}",

@@ -153,13 +153,24 @@ def _read_reserved(block: YamlMap, options: Mapping[str, Any], report: Report) -
     bucket = name in BUCKETS
     capacity = min(requests, (options.get("burst") or requests) if bucket else requests)
     estimate: int = values.get("estimate", 0)
+    at_most: int = values.get("at_most", _AT_MOST).of(capacity)
     if estimate > capacity > 0:
-        at = block.fields["requests_per_unit"].value
-        if given(block, "reserve"):
-            at = options["reserve"].fields["estimate"].value
-        report.add(at, f"estimate {estimate:,} is more than the limit has room for, {capacity:,}")
-    at_most: Excess = values.get("at_most", _AT_MOST)
-    return Reserved(values["hold"], estimate, max(1, estimate, at_most.of(capacity)), bucket=bucket)
+        report.add(
+            _place_of("estimate", block, options),
+            f"estimate {estimate:,} is more than the limit has room for, {capacity:,}",
+        )
+    elif "at_most" in values and at_most < estimate <= capacity:
+        report.add(
+            _place_of("at_most", block, options), f"at_most, {at_most:,}, is less than the estimate, {estimate:,}"
+        )
+    return Reserved(values["hold"], estimate, max(1, estimate, at_most), bucket=bucket)
+
+
+def _place_of(key: str, block: YamlMap, options: Mapping[str, Any]) -> Positioned:
+    """The value in the `reserve` of this limit, or the limit to which that of defaults does not fit."""
+    of = options["reserve"].fields[key] if given(block, "reserve") else block.fields["requests_per_unit"]
+    value: Positioned = of.value
+    return value
 
 
 _PLAIN: Final = KindForm(lambda *_: PLAIN)
