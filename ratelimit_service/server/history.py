@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.server.dropped_charges import DroppedCharges
+from ratelimit_service.server.dropped_charges import DroppedCharges, Dropping
 from ratelimit_service.server.per_minute import Key, MinuteSums, Numbers
 from ratelimit_service.server.series import domain_numbers
 from ratelimit_service.server.state import ServiceState
@@ -138,7 +138,7 @@ class History:
         # Each goes when it was looked at: a reload may have left them to this list, and to free all at once takes long.
         rules = [] if book is None else list(reversed(book.rules))
         del book
-        dropping: dict[Path, Rule] = {}
+        dropping: dict[Path, Dropping] = {}
         left = BLOCK
         while rules:
             rule = rules.pop()
@@ -147,7 +147,8 @@ class History:
             for tally in (rule.tally, *(() if rule.tallies is None else (tally for _, tally in rule.tallies.items()))):
                 numbers = _with(numbers, tally)
                 if tally.charges_dropped:
-                    dropping[rule.path] = rule
+                    _, looks, dropped = dropping.get(rule.path) or (rule, 0, 0)
+                    dropping[rule.path] = Dropping(rule, looks + tally.looks, dropped + tally.charges_dropped)
                 left -= 1
                 if not left:
                     left = BLOCK

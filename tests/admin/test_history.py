@@ -200,9 +200,10 @@ def test_a_rule_that_lets_looks_pass_and_drops_charges_is_told_of_once(
     said = []
     assert service.limiter.book is not None
     first, second = [rule.tally for rule in service.limiter.book.rules][:2]
+    first.looks, first.charges_dropped = 9, 700  # a probe may have looked
     for tallies in ((), (first,), (first,), (second,), ()):
         for tally in tallies:
-            tally.charges_dropped += 700
+            tally.looks, tally.charges_dropped = 1000, 700
         list(history.rule_blocks())
         said.append(len(caplog.records))
         clock.advance(MINUTE // 2)
@@ -210,8 +211,8 @@ def test_a_rule_that_lets_looks_pass_and_drops_charges_is_told_of_once(
 
     assert said == [0, 1, 1, 2, 2]
     assert caplog.messages[0] == (
-        f"shop.user, {service.rules}/rules.yaml:4:5: looks pass while charges are refused: costs known at the end need "
-        "settle, or count_refused: true"
+        f"shop.user, {service.rules}/rules.yaml:4:5: 1,000 looks have passed, and a cost of 700 was refused and not "
+        "charged: costs known at the end need settle, or count_refused: true"
     )
     [event, _] = json.loads("".join(service.events.text()))["events"]
     assert (event["kind"], len(event["details"])) == ("rule", 1)
