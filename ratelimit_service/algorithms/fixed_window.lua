@@ -64,7 +64,7 @@ local function owe(state, limit, cost, now)
   if state and state[1] > now then
     return {state[1], min(state[2] + cost, CEILING)}
   end
-  return {end_of(limit, now), min(cost, CEILING)}
+  return {end_of(limit, now), cost}
 end
 
 -- The end of the next window, of the one whose end is the latest.

@@ -3,14 +3,16 @@
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from redis import Redis as Client
 
 from ratelimit_service.algorithms import NAMES, Algorithm, open_algorithm
 from ratelimit_service.algorithms.kinds import Block, Queue, Synced, queue, synced
 from ratelimit_service.algorithms.kinds.pool import Pool, member
-from ratelimit_service.algorithms.token_bucket import hit as bucket_hit
 from ratelimit_service.model import NEVER, PLAIN, Blocked, Kind, Limit, Unit
+from ratelimit_service.rules.rule import Rule
 from ratelimit_service.system.clock import MINUTE, SECOND
 from tests.algorithms.histories import History, every_algorithm, histories, is_too_deep, limits, moments, replay
+from tests.algorithms.test_twins import hit, in_memory, in_redis, rule, settle
 
 NOON = 1_790_000_000 * SECOND + 5 * SECOND
 
@@ -61,14 +63,16 @@ def test_in_debt_nothing_is_left_and_a_look_says_until_when(
     ],
 )
 def test_no_debt_keeps_a_unit_out_for_longer_than_the_algorithm_remembers(
-    name: str, burst: int, seconds: float
+    client: Client, name: str, burst: int, seconds: float
 ) -> None:
-    """Of 1,000 a minute, 45 seconds into a minute."""
-    algorithm, limit, now = open_algorithm(name), per_minute(1000, burst=burst), NOON + 20 * SECOND
+    """R7, in Python and in Lua. Of 1,000 a minute, 45 seconds into a minute."""
+    limited, now = rule(name, per_minute(1000, burst=burst)), NOON + 20 * SECOND
     assert now % MINUTE == 45 * SECOND
-    state = algorithm.owe(algorithm.owe(None, limit, 2**50, now), limit, 2**50, now)
+    history = [(now, [[settle(limited, "a", 2**50)] for _ in range(5)]), (now, [[hit(limited, "a", 1)]])]
 
-    assert algorithm.hit(state, limit, 1, now)[1].retry_after == round(seconds * SECOND)
+    for decisions in (in_memory(history), in_redis(client, history)):
+        assert [each.over for each in decisions[:2]] == [2**50 - (burst or 1000), 2**50]
+        assert decisions[-1].retry_after == round(seconds * SECOND)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "sliding_log"])
@@ -85,14 +89,16 @@ def test_a_refund_lowers_a_debt_and_may_end_it(name: str) -> None:
     assert answers == [(False, 0), (True, 0), (True, 1)]
 
 
-def test_a_queue_owes_no_more_than_a_window_beyond_its_longest_delay() -> None:
-    limit = per_minute(60, kind=Queue(10 * SECOND, 10 * SECOND))
-    state = queue.owe(None, limit, 10, NOON)
-    assert queue.hit(state, limit, 0, NOON)[1].allowed
-    state = queue.owe(state, limit, 10**12, NOON)
+def test_a_queue_owes_no_more_than_a_window_beyond_its_longest_delay(client: Client) -> None:
+    limited = Rule("shop", (), per_minute(60, kind=Queue(10 * SECOND, 10 * SECOND)), queue)
+    history = [
+        (NOON, [[settle(limited, "a", 10)], [hit(limited, "a", 0)], [settle(limited, "a", 10**12)]]),
+        (NOON, [[hit(limited, "a", 1)]]),
+        (NOON + 60 * SECOND, [[hit(limited, "a", 1)]]),
+    ]
 
-    assert queue.hit(state, limit, 1, NOON)[1].retry_after == 60 * SECOND
-    assert queue.hit(state, limit, 1, NOON + 60 * SECOND)[1].allowed
+    for _, look, _, refused, last in (in_memory(history), in_redis(client, history)):
+        assert (look.allowed, refused.retry_after, last.allowed) == (True, 60 * SECOND, True)
 
 
 def test_a_synced_window_owes_of_its_own_count() -> None:
@@ -120,16 +126,22 @@ def test_what_leaves_a_counter_above_its_limit_starts_a_block_that_no_later_one_
     assert later != state
 
 
-def test_a_pool_owes_a_window_at_most() -> None:
-    limit = member(per_minute(100, exceed=50), Pool("all", 200, 20, 0), strict=False)
-    algorithm = open_algorithm("sub_windows")
-    _, pool, look = limit.kind.owe(algorithm, None, None, limit, 10**6, NOON)
+def test_a_pool_owes_a_window_at_most(client: Client) -> None:
+    pool = Pool("all", 200, 20, 0)
+    one, other = (
+        Rule("shop", (), member(per_minute(right, exceed=200), pool, strict=False), open_algorithm("sub_windows"),
+             pool="all")
+        for right in (100, 0)
+    )  # fmt: skip
+    history = [
+        (NOON, [[settle(one, "a", 10**6)], [hit(other, "b", 1)]]),
+        (NOON + 201 * MINUTE // 200 - 1, [[hit(other, "b", 1)]]),
+        (NOON + 201 * MINUTE // 200, [[hit(other, "b", 1)]]),
+    ]
 
-    assert (look.allowed, look.remaining, look.over) == (False, 0, 10**6 - 100)
-    counter = limit.kind.common_limit
-    assert counter is not None
-    assert bucket_hit(pool, counter, 0, NOON)[1].remaining == 0
-    assert bucket_hit(pool, counter, 201, NOON)[1].retry_after == 201 * MINUTE // 200
+    for first, *rest in (in_memory(history), in_redis(client, history)):
+        assert (first.allowed, first.remaining, first.over) == (False, 0, 10**6 - 100)
+        assert [each.allowed for each in rest] == [False, False, True]
 
 
 def test_a_bucket_that_gets_no_tokens_keeps_no_debt() -> None:
