@@ -88,6 +88,27 @@ def test_a_look_and_a_dear_hit_find_all_that_is_left_whatever_is_held(redis: Red
     run(story())
 
 
+@pytest.mark.parametrize("requests", [0, 2_000_000])
+def test_what_a_limit_that_came_with_a_request_charges_to_the_counter_is_told_by_the_next_hit(
+    redis: Redis, requests: int
+) -> None:
+    sent = Rule(
+        "shop", (), Limit(requests, Unit.YEAR, Unit.YEAR.window), open_algorithm("fixed_window"), override=True
+    )  # fmt: skip
+
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            key = f"sent {requests}"
+            spent = await warm(store, leased(), key)
+            (overriding,) = (await charge(store, hit_of(sent, key, 7))).hits
+            (next_one,) = (await charge(store, hit_of(leased(), key))).hits
+
+            assert overriding.decision.remaining == max(0, requests - spent - 7)
+            assert next_one.decision.remaining == 1_000_000 - spent - 7 - 1
+
+    run(story())
+
+
 def test_what_is_not_spent_is_given_back_when_the_term_ends(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:

@@ -11,8 +11,9 @@ a lease is   when                                 a hit on its counter
 empty        `left` is 0                          is sent; the counter joins the next asks
 asked for    an ask is under way                  is sent; or allowed, as long as `left` lasts (asked for in advance)
 live         `left` is enough                     is allowed at once; below `low` the counter joins the next asks
-live         `left` is not enough; a look, or a   is sent, behind an ask that gives back all that is held: it is
-             refund                               answered as without leases; a look and a refund end a denial
+live         `left` is not enough; a look, a      is sent, behind an ask that gives back all that is held: it is
+             refund, or by a limit that came      answered as without leases; a look and a refund end a denial
+             with the request
 denied       `now` < `deny_until`                 is denied at once, if it costs at least what was denied
 ended        `now` >= `end`                       as empty
 ===========  ===================================  ==================================================================
@@ -220,6 +221,8 @@ class Leases:
                     if hit.key not in self.by_key:
                         cold.add(hit.key)  # a request counts once, however often it names the counter
                 self.sent += 1
+            elif (leased := self.by_key.get(hit.key)) is not None:  # of a limit that came with the request
+                self._give_before_hit(leased)
             left.append(hit)
         return left
 

@@ -259,7 +259,7 @@ class RedisStore:
         now = monotonic()
         left = hits
         for hit in hits:
-            if hit.rule.lease:
+            if hit.rule.lease or (hit.rule.override and hit.key in self._held_keys):
                 left = self._spend(hits, now)
                 break
         charged = len(left) < len(hits)
