@@ -75,6 +75,18 @@ def test_no_debt_keeps_a_unit_out_for_longer_than_the_algorithm_remembers(
         assert decisions[-1].retry_after == round(seconds * SECOND)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_debt_is_too_large_for_lua_to_count(client: Client, name: str) -> None:
+    """Four refunds of 2^50 end each."""
+    limited = rule(name, per_minute(1000))
+    costs = [[settle(limited, "a", 2**50)] for _ in range(12)]
+    back = [[hit(limited, "a", cost)] for cost in (*[-(2**50)] * 4, 0)]
+
+    for decisions in (in_memory([(NOON, costs + back)]), in_redis(client, [(NOON, costs + back)])):
+        assert not decisions[11].allowed
+        assert (decisions[-1].allowed, decisions[-1].remaining) == (True, 1000)
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "sliding_log"])
 def test_a_refund_lowers_a_debt_and_may_end_it(name: str) -> None:
     """A log keeps one unit of a debt."""
