@@ -68,11 +68,13 @@ def test_no_debt_keeps_a_unit_out_for_longer_than_the_algorithm_remembers(
     """R7, in Python and in Lua. Of 1,000 a minute, 45 seconds into a minute."""
     limited, now = rule(name, per_minute(1000, burst=burst)), NOON + 20 * SECOND
     assert now % MINUTE == 45 * SECOND
-    history = [(now, [[settle(limited, "a", 2**50)] for _ in range(5)]), (now, [[hit(limited, "a", 1)]])]
+    most = 2**50 - 2**16 + 1  # of which a log that counts up to 2^16 would keep one
+    steps = [hit(limited, "a", 1) if number % 2 else settle(limited, "a", most) for number in range(4)]
+    history = [(now, [[step]]) for step in steps]
 
     for decisions in (in_memory(history), in_redis(client, history)):
-        assert [each.over for each in decisions[:2]] == [2**50 - (burst or 1000), 2**50]
-        assert decisions[-1].retry_after == round(seconds * SECOND)
+        assert [each.over for each in decisions] == [most - (burst or 1000), 1, most, 1]
+        assert [each.retry_after for each in decisions[1::2]] == [round(seconds * SECOND)] * 2
 
 
 @pytest.mark.parametrize("name", NAMES)
