@@ -267,6 +267,20 @@ def test_nor_by_one_that_was_reserved_before(answers: Answers) -> None:
     assert [left for _, left in found] == [500, 150, 366, 700, 700]
 
 
+@pytest.mark.parametrize(("hold", "groups"), [(300 * SECOND, 16), (5 * SECOND, 6)])
+def test_a_bucket_keeps_groups_for_hold_and_sixteen_at_most(client: Client, hold: int, groups: int) -> None:
+    tested = rule("token_bucket", hold=hold)
+    steps = [Step(T0 + number * SECOND, "reserve", f"{number}", 20) for number in range(40)]
+    settles = [Step(T0 + 39 * SECOND, "settle", f"{number}", 0) for number in range(40)]
+    _, store = in_python(tested, steps)
+    in_lua(client, tested, steps)
+    packed: Any = client.strlen("rl2|a")
+
+    assert len(contents(store)["a"]) == 16 + 16 * groups
+    assert 9 + 6 * groups < packed <= 3 + 9 * (2 + 2 * groups)
+    assert in_lua(client, tested, [*steps, *settles]) == in_python(tested, [*steps, *settles])[0]
+
+
 @given(st.integers(0, 2**64))
 def test_a_twin_reserves_and_settles_as_the_python_does(client: Client, seed: int) -> None:
     random = Random(seed)  # noqa: S311 - the seed tells the history
