@@ -103,6 +103,8 @@ class Kind:
     """A hit is charged what the request may cost, under its id, until that is settled."""
     hold: int = 0
     """Microseconds for which it can be settled."""
+    estimate: int = 0
+    """What a request reserves that does not say its cost; 0: the cost of any request."""
     has_second: ClassVar[bool] = False
     """A second counter is charged with the limit's own: one for each, or one that several limits have in common."""
     strict: bool = False
@@ -512,6 +514,25 @@ class Queued(Decision):
     """Microseconds until its turn."""
     turn: int
     """When it may be answered, by the clock of the store."""
+
+
+@dataclass(slots=True)
+class Reserving(Decision):
+    """The answer for a hit that has reserved its cost under its id."""
+
+
+SETTLED_BEFORE: Final = -1
+"""In place of what was reserved under an id: it has been settled, and nothing is charged again."""
+
+
+@dataclass(slots=True)
+class Settled(Decision):
+    """The answer for a settle of an id that is known."""
+
+    reserved: int
+    """The units that were reserved under it, or `SETTLED_BEFORE`."""
+    age: int
+    """Microseconds since they were."""
 
 
 class ByPolicy(NamedTuple):

@@ -241,3 +241,22 @@ def test_what_contradicts_a_reservation_is_an_error(rules: str, problem: str) ->
         book(f"domain: shop\n{rules}")
 
     assert problem in str(caught.value)
+
+
+def test_what_became_of_reservations_is_measured_and_a_settle_sent_again_is_counted_once(shop: Shop) -> None:
+    for number, cost in enumerate([1000, 2000, 3000, 3000, 3000]):
+        ask(shop, f"request_id={number}", cost)
+    ask(shop, "request_id=0", 1000)  # a retry
+    for number, cost in [(0, 1500), (0, 1500), (1, 700), (9, 50)]:
+        ask(shop, f"request_id={number} settled", cost)
+    assert shop.limiter.book is not None
+    (rule,) = [rule for rule in shop.limiter.book.rules if rule.path[1:] == ("request_id",)]
+    assert rule.measured is not None
+    assert rule.measured.reservations is not None
+    found = rule.measured.reservations.read()
+
+    assert shop.counts("request_id")["settled"] == 2250
+    assert (found.reservations_made, found.reservations_made_units) == (4, 9000)
+    assert (found.reservations_open, found.reservations_open_units) == (2, 6000)
+    assert (found.reservations_settled, found.reservations_late) == (2, 1)
+    assert (found.overran_lately, found.settled_most) == (1, 1500)

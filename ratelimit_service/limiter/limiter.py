@@ -265,13 +265,11 @@ def _refuses_without_counter(hit: Hit | None) -> bool:
 
 
 def _measure(hits: Sequence[Hit]) -> None:
-    """Note how many places are taken of each counter, or how much it has on loan."""
+    """Note how many places are taken of each counter, how much it has on loan, or what is reserved."""
     for hit in hits:
-        measured, limit = hit.rule.measured, hit.limit
-        if measured is None or hit.by_policy is not None:
-            continue
-        if noted := limit.kind.noted(limit, hit.decision):
-            measured.note(limit.kind.gauges[0], noted)
+        measured = hit.rule.measured
+        if measured is not None and hit.by_policy is None:
+            measured.measure(hit.limit, hit.cost, hit.decision)
 
 
 def _count_by_policy(hit: Hit, answered: ByPolicy) -> None:

@@ -110,7 +110,7 @@ class Rule:
     tallies: Tallies | None = None
     """The tallies by value, for a rule whose metrics have values of requests in their names."""
     measured: Measured | None = None
-    """What is measured of it beside what its tally counts, if it has a queue, is of places, or is elastic."""
+    """What is measured of it beside what its tally counts, if it has a queue, is of places, is elastic, or reserves."""
     override: bool = False
     """The limit came with the request."""
     counter_domain: str = ""
@@ -151,7 +151,7 @@ class Rule:
         changes_values = any(level.counted_as is not None for level in self.levels)
         set_once(self, "changes_values", changes_values)
         own = limit is not None and limit.kind.max_delay > 0
-        if self.measured is None and limit is not None and limit.kind.gauges:
+        if self.measured is None and limit is not None and (limit.kind.gauges or limit.kind.reserves):
             set_once(self, "measured", Measured())
         traits = RULED | (NO_COUNTER if limit is None else QUEUES if own else 0) | (REPLACES if self.replaces else 0)
         traits |= RESERVES if limit is not None and limit.kind.reserves else 0

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from ratelimit_service.model import Decision, Limit
 from ratelimit_service.system.clock import MINUTE, SECOND, Clock, steady_clock
+from ratelimit_service.telemetry.reservations import ReservationSums
 
 
 class Gauges(NamedTuple):
@@ -71,13 +73,25 @@ class Peak:
 
 @dataclass(slots=True, eq=False)
 class Measured:
-    """The numbers that a process measures of a rule that has a queue, is of places, or is elastic."""
+    """The numbers that a process measures of a rule that has a queue, is of places, is elastic, or reserves."""
 
     waiting: int = 0
     longest_wait: Peak = field(default_factory=Peak)
     """Microseconds."""
     places_taken: Peak = field(default_factory=Peak)
     on_loan: Peak = field(default_factory=Peak)
+    reservations: ReservationSums | None = None
+    """None before the first one."""
+
+    def measure(self, limit: Limit, cost: int, decision: Decision) -> None:
+        """Note what the store has decided on a hit by this limit."""
+        kind = limit.kind
+        if noted := kind.noted(limit, decision):
+            self.note(kind.gauges[0], noted)
+        if kind.reserves:
+            if self.reservations is None:
+                self.reservations = ReservationSums()
+            self.reservations.note(kind.hold, cost, decision, settles=limit.owes)
 
     def note(self, gauge: str, number: int) -> None:
         """Note a number on the gauge with this name."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ratelimit_service.model import Blocked, Decision
+from ratelimit_service.model import SETTLED_BEFORE, Blocked, Decision, Settled
 
 Path = tuple[str, ...]
 """The name of a tally: the domain, then a name for each level."""
@@ -186,9 +186,10 @@ class Settlements(Tally):
         self.tally = tally
 
     def count(self, cost: int, decision: Decision, scale: Scale, shadow: bool) -> None:
-        """As Tally says."""
-        self.tally.settled += cost
-        self.tally.overrun += decision.over
+        """As Tally says; one that was settled before is charged nothing."""
+        if not isinstance(decision, Settled) or decision.reserved != SETTLED_BEFORE:
+            self.tally.settled += cost
+            self.tally.overrun += decision.over
 
     def add(self, number: str, cost: int) -> None:
         """As Tally says."""

@@ -3,6 +3,7 @@
 -- each {moment, least backlog since}; that of a window the moment when it began. In Redis: integers.
 
 local REMEMBERED, SETTLED, MOST_GROUPS = 10000000, -1, 16
+local RESERVED, UNKNOWN, SETTLED_BEFORE, SETTLED_NOW = 3, -3, -5, -7
 local bucket = twin('token_bucket')
 
 -- What is left of the state: nothing of a bucket that is full, or of a window that is over.
@@ -109,7 +110,7 @@ local function give(state, groups, limit, units, at, now)
   return {now + missing + (missing_part > 0 and 1 or 0), missing_part}
 end
 
--- -> state, memo, allowed, room, left, reset_after, retry_after
+-- -> state, memo, allowed, room, left, reset_after, retry_after: 3 in place of allowed, if there is a new reservation
 local function charge(state, memo, limit, cost, now)
   memo, state = in_force(memo, now), present(state, now)
   local own, since = parted(state, limit, now)
@@ -132,22 +133,23 @@ local function charge(state, memo, limit, cost, now)
     after = begun(after, since)
   end
   if reserves then
-    memo = {now + limit.hold, max(now, since), cost}
+    memo, allowed = {now + limit.hold, max(now, since), cost}, RESERVED
   end
   return after, memo, allowed, room, left, reset, retry
 end
 
--- -> state, memo, got, overrun, left, reset_after, retry_after
+-- -> state, memo, got, over, left, reset_after, retry_after: one less in got if a look is denied then; of a reservation
+-- `over` is the cost above it, negative what goes back, and got has how long ago it was made
 local function owe(state, memo, limit, cost, now)
   memo, state = in_force(memo, now), present(state, now)
   local own, since = parted(state, limit, now)
-  local before, over = own, 0
+  local before, over, got = own, 0, SETTLED_BEFORE
   local settled = memo and memo[3] == SETTLED
   local groups = limit.bucket and not settled and groups_of(state)
   if not settled then
     local at, units = memo and memo[2] or now, memo and memo[3] or 0
+    over, got = cost - units, memo and SETTLED_NOW - 2 * max(0, now - at) or UNKNOWN
     if cost > units then
-      over = cost - units
       if groups then
         pass(groups, backlog(state, limit, now))
       end
@@ -172,7 +174,7 @@ local function owe(state, memo, limit, cost, now)
   elseif own ~= before then
     state = begun(own, since)
   end
-  return state, memo, allowed == 1 and -3 or -4, over, left, reset, retry
+  return state, memo, allowed == 1 and got or got - 1, over, left, reset, retry
 end
 
 local function read(limit, batch, from, _, algorithm)

@@ -37,7 +37,18 @@ from ratelimit_service.algorithms import token_bucket
 from ratelimit_service.algorithms.algorithm import expiry
 from ratelimit_service.algorithms.kinds.places import holder_of
 from ratelimit_service.algorithms.lease import leasing
-from ratelimit_service.model import MAX_REQUESTS, Algorithm, Charge, Decision, Kind, Limit, State
+from ratelimit_service.model import (
+    MAX_REQUESTS,
+    SETTLED_BEFORE,
+    Algorithm,
+    Charge,
+    Decision,
+    Kind,
+    Limit,
+    Reserving,
+    Settled,
+    State,
+)
 from ratelimit_service.system.clock import SECOND, duration_in_words
 
 Memo = tuple[int, int, int]
@@ -46,7 +57,7 @@ Groups = list[tuple[int, int]]
 REMEMBERED: Final = 10 * SECOND
 """For which a settled id is remembered: a settle that is sent again is charged once."""
 
-SETTLED: Final = -1
+SETTLED: Final = SETTLED_BEFORE
 
 _AT_ONCE: Final = 8
 """Requests of the estimate that a limit should have room for, at once."""
@@ -98,6 +109,7 @@ class Reserved(Kind):
         after, decision = charge(before, limit, cost, now)
         if cost > 0 and decision.allowed:
             at = now
+            decision = Reserving(True, decision.remaining, decision.over, decision.reset_after, 0)
             if self.bucket:
                 groups = _passed(groups, backlog(before, limit, now))
                 groups = _opened(groups, now, backlog(after, limit, now), self.hold)
@@ -112,9 +124,9 @@ class Reserved(Kind):
         """Settle the id: as Kind says. `over` is the overrun, what was not reserved."""
         own, groups = self._parted(algorithm.hit, state, limit, now)
         memo = _in_force(second, now)
-        over = 0
-        if memo is None or memo[2] != SETTLED:
-            _, at, units = memo or (0, now, 0)
+        _, at, units = memo or (0, now, 0)
+        over, known = 0, memo is not None
+        if units != SETTLED:
             if cost > units:
                 over = cost - units
                 groups = _passed(groups, backlog(own, limit, now)) if self.bucket else groups
@@ -128,7 +140,11 @@ class Reserved(Kind):
             if memo is not None or cost:
                 memo = (now + REMEMBERED, at, SETTLED)
         _, look = algorithm.hit(own, limit, 0, now)
-        look.over = over
+        if known:
+            age = 0 if units == SETTLED else max(0, now - at)
+            look = Settled(look.allowed, look.remaining, over, look.reset_after, look.retry_after, units, age)
+        else:
+            look.over = over
         return self._joined(own, groups, now), memo, look
 
     def held_by(self, limit: Limit, holder: str) -> Limit:

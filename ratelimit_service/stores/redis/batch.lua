@@ -23,7 +23,7 @@
 --          blocked counter, how long it is blocked, negative; reset_after; and retry_after of those that were refused (of
 --          a hit with a place in a queue `got` is 2, and how long it waits stands in place of retry_after; of those that
 --          wait for the home of regions that is WAITS; of what has come about `got` is -3 if a look is allowed then, or -4,
---          and what was above the limit stands in place of room);
+--          and what was above the limit stands in place of room; of reservations reserved.lua tells more);
 --          then what twins tell of counters: the key, and a number that is tallied, or a list of numbers, what home is to
 --          be asked; then of each lease what `take` of lease.lua returns: units, room, term_end, reset_after, retry_after
 

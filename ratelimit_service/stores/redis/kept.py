@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.algorithms.kinds.reserved import REMEMBERED, Reserved
 from ratelimit_service.errors import StoreError
-from ratelimit_service.model import settling
+from ratelimit_service.model import SETTLED_BEFORE, Settled, settling
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import NO_LIMIT, Hit, NamedCounter, OnCounter
 from ratelimit_service.stores.store import Done
@@ -154,9 +154,16 @@ class KeptSettles:
         )
 
     def _on_sent(self, hit: Hit, error: StoreError | None) -> None:
-        if error is None:  # else it is kept again
-            self.sent_again += 1
-            hit.tally.count(hit.cost, hit.decision, hit.rule.scale, hit.rule.shadow)
+        if error is not None:
+            return  # it is kept again
+        self.sent_again += 1
+        decision = hit.decision
+        if isinstance(decision, Settled) and decision.reserved == SETTLED_BEFORE:
+            hit.tally.add("settled", hit.cost)  # when it was sent first, which nothing has counted
+            return
+        hit.tally.count(hit.cost, decision, hit.rule.scale, hit.rule.shadow)
+        if hit.rule.measured is not None:
+            hit.rule.measured.measure(hit.limit, hit.cost, decision)
 
 
 def _again(settle: _Kept, rule: Rule) -> KeptHit:

@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from ratelimit_service.algorithms import NAMES
 from ratelimit_service.algorithms.kinds import KINDS
 from ratelimit_service.algorithms.lease import Granted
-from ratelimit_service.model import Blocked, Decision, Limit, Queued
+from ratelimit_service.model import SETTLED_BEFORE, Blocked, Decision, Limit, Queued, Reserving, Settled
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit, OnCounter, common_counter
 from ratelimit_service.stores.redis.floors import Floors
@@ -407,8 +407,7 @@ class BatchScript:
                 if got == 1 and len(hits) == 1:
                     hit = hits[0]
                     exceed = hit.limit.exceed
-                    # What it took is not its cost, if it was spared or was a refund.
-                    over = max(0, min(exceed - left, room - left)) if left < exceed else 0
+                    over = _exceeded(exceed, room, left) if left < exceed else 0
                     hit.decision = Decision(True, left, over, reset, 0)
                     if hit.cost < 0:
                         if left < 0:  # a refund to a blocked counter: how long it is blocked, negative
@@ -420,8 +419,10 @@ class BatchScript:
                     hits[0].decision = Queued(True, left, 0, reset, 0, retry, now + retry)
                 elif got <= _SETTLED:
                     (hit,) = hits
-                    hit.decision = _settled(got, room, left, reset, retry)
+                    hit.decision = _settled(hit.cost, got, room, left, reset, retry)
                     changed += hits if not hit.decision.allowed else ()
+                elif got == _RESERVED and len(hits) == 1:
+                    hits[0].decision = Reserving(True, left, _exceeded(hits[0].limit.exceed, room, left), reset, 0)
                 elif retry == _WAITS:
                     if not hits[0].limit.kind.waits_for_home:
                         raise ValueError(retry)
@@ -459,11 +460,22 @@ class BatchScript:
             hit.tally.add(hit.limit.kind.tallied[0], found)
 
 
-def _settled(got: int, over: int, left: int, reset: int, retry: int) -> Decision:
+def _exceeded(exceed: int, room: int, left: int) -> int:
+    """The part above the limit of what a hit took, which is not its cost, if it was spared or was a refund."""
+    return max(0, min(exceed - left, room - left))
+
+
+def _settled(cost: int, got: int, over: int, left: int, reset: int, retry: int) -> Decision:
     """The decision on a settle, of which so much was above the limit, or above what was reserved."""
     if left < 0:
         return Blocked(False, 0, over, reset, retry, -left)
-    return Decision(got == _SETTLED, left, over, reset, retry)
+    allowed = got % 2 == _SETTLED % 2
+    if got > _SETTLED_BEFORE:
+        return Decision(allowed, left, over, reset, retry)
+    age = (_SETTLED_NOW - got) // 2
+    if age < 0:
+        return Settled(allowed, left, 0, reset, retry, SETTLED_BEFORE, 0)
+    return Settled(allowed, left, max(0, over), reset, retry, cost - over, age)
 
 
 def _granted(ask: Ask, answer: Sequence[int], now: int) -> Granted:
@@ -510,8 +522,14 @@ _CROSSING_ONLY: Final = 2
 """The value in place of `count_refused`."""
 _QUEUED: Final = 2
 """The value in place of `got`: the hit has a place in a queue."""
+_RESERVED: Final = 3
+"""The value in place of `got`: the hit is a new reservation."""
 _SETTLED: Final = -3
-"""The value in place of `got` of a settle; less if a look after it is denied."""
+"""The value in place of `got` of a settle; one less if a look after it is denied, as with the next two."""
+_SETTLED_BEFORE: Final = -5
+"""The same of an id that has been settled: nothing is charged."""
+_SETTLED_NOW: Final = -7
+"""The same of a reservation made just now; for each microsecond since then less by two."""
 _WAITS: Final = -2
 """The value in place of `retry_after`: the refused hits wait for the home Redis."""
 
