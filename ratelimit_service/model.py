@@ -526,7 +526,7 @@ SETTLED_BEFORE: Final = -1
 
 
 @dataclass(slots=True)
-class Settled(Decision):
+class SettledById(Decision):
     """The answer for a settle of an id that is known."""
 
     reserved: int

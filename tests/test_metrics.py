@@ -609,6 +609,65 @@ def test_rules_with_queues_and_places_have_gauges_from_the_start_and_others_none
     }
 
 
+RESERVES = """
+    domain: shop
+    settle: settled
+    descriptors:
+      - key: id
+        rate_limit: {unit: day, requests_per_unit: 100000, reserve: {id: id, hold: 5m, estimate: 400}}
+      - {key: user, rate_limit: {unit: day, requests_per_unit: 100}}
+"""
+
+
+def test_rules_that_reserve_have_series_of_what_became_of_it_from_the_start_and_others_none() -> None:
+    parts = Parts(RESERVES)
+
+    def series() -> dict[str, float]:
+        found = {
+            "_".join([name.removeprefix("ratelimit_rule_"), dict(labels).get("quantile", "")]).strip("_"): value
+            for (name, labels), value in parts.series().items()
+            if name.startswith(("ratelimit_rule_rese", "ratelimit_rule_settled"))
+            if dict(labels)["key1"] == "id"
+        }
+        assert len(found) == sum("_rule_rese" in name or "_rule_settled" in name for name, _ in parts.series())
+        return found
+
+    before = series()
+    for number in range(3):
+        parts.ask(("id", f"{number}"))
+    parts.ask(("id", "0"), ("settled", ""), cost=700)
+    parts.ask(("id", "1"), ("settled", ""), cost=100)
+    parts.ask(("id", "9"), ("settled", ""), cost=5)
+    after = series()
+
+    assert before == {
+        "reservations_total": 0,
+        "reserved_units_total": 0,
+        "reservations_settled_total": 0,
+        "reservations_overran_total": 0,
+        "reservations_late_total": 0,
+        "reserved_units_due_total": 0,
+        "reserved_units_due_settled_total": 0,
+        "reservations_open": 0,
+        "reserved_units_open": 0,
+        "reservations_oldest_seconds": 0,
+        "reserve_estimate": 400,
+    }
+    assert after == before | {
+        "reservations_total": 3,
+        "reserved_units_total": 1200,
+        "reservations_settled_total": 2,
+        "reservations_overran_total": 1,
+        "reservations_late_total": 1,
+        "reservations_open": 1,
+        "reserved_units_open": 400,
+        "settled_cost_0.5": 103,
+        "settled_cost_0.95": 700,
+        "settled_cost_1": 700,
+        "reservations_oldest_seconds": after["reservations_oldest_seconds"],
+    }
+
+
 def test_connections_are_told_where_the_transport_knows_them() -> None:
     series = Parts().series()
 

@@ -2,7 +2,7 @@
 
 import json
 
-from ratelimit_service.model import SETTLED_BEFORE, Decision, Reserving, Settled
+from ratelimit_service.model import SETTLED_BEFORE, Decision, Reserving, SettledById
 from ratelimit_service.system.clock import HOUR, SECOND
 from ratelimit_service.telemetry.reservations import MOST_CELLS, NO_RESERVATIONS, Costs, Reservations, ReservationSums
 from tests.clocks import Clock
@@ -15,7 +15,7 @@ def reserve(sums: ReservationSums, units: int) -> None:
 
 
 def settle(sums: ReservationSums, cost: int, reserved: int, age: float) -> None:
-    decision = Settled(True, 0, max(0, cost - reserved), 0, 0, reserved, round(age * SECOND))
+    decision = SettledById(True, 0, max(0, cost - reserved), 0, 0, reserved, round(age * SECOND))
     sums.note(HOLD, cost, decision, settles=True)
 
 
@@ -91,7 +91,7 @@ def test_a_settle_of_an_id_without_a_reservation_is_late_and_one_sent_again_is_n
     reserve(sums, 10)
     sums.note(HOLD, 10, Decision(True, 0, 0, 0, 0), settles=False)  # a retry
     sums.note(HOLD, 10, denied, settles=False)
-    sums.note(HOLD, 10, Settled(True, 0, 0, 0, 0, SETTLED_BEFORE, 0), settles=True)
+    sums.note(HOLD, 10, SettledById(True, 0, 0, 0, 0, SETTLED_BEFORE, 0), settles=True)
     sums.note(HOLD, 10, denied, settles=True)
     sums.note(HOLD, 0, Decision(True, 0, 0, 0, 0), settles=True)
 

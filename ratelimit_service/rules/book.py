@@ -180,6 +180,7 @@ class RuleBook:
         """The names of those that some rules have."""
         self.measured = tuple(rule for rule in self.rules if gauge_names(rule) and not rule.lease)
         """The rules that have some, other than by leases."""
+        self.reserving = tuple(rule for rule in self.rules if rule.limit is not None and rule.limit.kind.reserves)
         by_policy: dict[str, list[Rule]] = {}
         for rule in self.rules:
             if rule.limit is not None:

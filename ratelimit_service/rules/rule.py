@@ -13,6 +13,7 @@ from ratelimit_service.rules.problems import Place
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.system.clock import duration_in_words
 from ratelimit_service.telemetry.gauges import LEASED, Measured
+from ratelimit_service.telemetry.reservations import NO_RESERVATIONS, Reservations
 from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
 
 Entries = tuple[tuple[str, str], ...]
@@ -167,6 +168,12 @@ class Rule:
         set_once(self, "shares_slot", self.together != ALONE or self.common_key != "")
         names = "|".join(map(escaped, self.path[1:]))
         set_once(self, "name_prefix", f"{'|' if self.counter_domain != self.domain else ''}{names[:_MAX_NAMES]}||")
+
+    @property
+    def reservations(self) -> Reservations:
+        """What became of its reservations."""
+        sums = None if self.measured is None else self.measured.reservations
+        return NO_RESERVATIONS if sums is None else sums.read()
 
     @property
     def path(self) -> Path:

@@ -21,11 +21,13 @@ from ratelimit_service.server.series import (
     STATS,
     DomainSums,
     GaugesByText,
+    ReservationsByText,
     RuleTexts,
     TallySums,
     describe_rules,
     emptied,
     merge_gauges,
+    merge_reservations,
     plain,
     sum_domains,
     sum_tallies,
@@ -75,6 +77,7 @@ _OWN_LABELS: Final = frozenset(
         "window",
         "counter",
         "shadow",
+        "quantile",
     }
 )
 """All label names of our metrics."""
@@ -111,6 +114,7 @@ class Metrics:
         yield from text(_rule_metrics(rules))
         yield from emptied(rules)
         yield from text(_gauge_metrics((yield from merge_gauges(counted, self._path_text))))
+        yield from text(_reservation_metrics((yield from merge_reservations(counted, self._path_text))))
         yield from text(_domain_metrics((yield from sum_domains(counted.domains, self._domain_text))))
         yield from text(self._other_metrics())
 
@@ -208,6 +212,51 @@ def _gauge_metrics(gauges: GaugesByText) -> Iterator[Metric]:
             (labels, getattr(found, number)) if number in shown else None for labels, (found, shown) in gauges.items()
         )
         yield from in_blocks(Metric(f"ratelimit_rule_{name}", MetricType.GAUGE, text, []), samples)
+
+
+_RESERVATIONS: Final = (
+    ("reservations_total", "Reservations made.", "made"),
+    ("reserved_units_total", "Units of these.", "made_units"),
+    ("reservations_settled_total", "Reservations settled within hold.", "settled"),
+    ("reservations_overran_total", "The part of these that cost more than was reserved.", "overran"),
+    ("reservations_late_total", "Settles of ids without a reservation: hold was over, or it never had one.", "late"),
+    ("reserved_units_due_total", "Units reserved longer than hold ago, here.", "due_units"),
+    (
+        "reserved_units_due_settled_total",
+        "Units reserved longer than hold ago, anywhere, and settled here; summed over instances, the rest was not.",
+        "due_settled_units",
+    ),
+    (
+        "reservations_open",
+        "Reservations made within hold, here, less those settled here: sum it over all instances.",
+        "open",
+    ),
+    ("reserved_units_open", "Units of these: sum it over all instances.", "open_units"),
+    ("reservations_oldest_seconds", "Age of the oldest of these that is not settled here.", "oldest_seconds"),
+)
+"""The rest of the metric's name, its help, and of the name of the number."""
+
+_QUANTILES: Final = (("0.5", "settled_p50"), ("0.95", "settled_p95"), ("1", "settled_most"))
+
+
+def _reservation_metrics(reservations: ReservationsByText) -> Iterator[Metric]:
+    for name, text, number in _RESERVATIONS:
+        kind = MetricType.COUNTER if name.endswith("_total") else MetricType.GAUGE
+        samples: Iterator[Sample | None] = (
+            (labels, getattr(found, f"reservations_{number}")) for labels, (found, _) in reservations.items()
+        )
+        yield from in_blocks(Metric(f"ratelimit_rule_{name}", kind, text, []), samples)
+    cost = Metric("ratelimit_rule_settled_cost", MetricType.GAUGE, "What reservations cost in the last two hours.", [])
+    for quantile, number in _QUANTILES:
+        more = label_text((("quantile", quantile),))
+        samples = (
+            (f"{labels},{more}", getattr(found, number)) if found.settled_lately else None
+            for labels, (found, _) in reservations.items()
+        )
+        yield from in_blocks(cost, samples)
+    text = "Units that a request reserves which does not say its cost."
+    samples = ((labels, estimate) if estimate else None for labels, (_, estimate) in reservations.items())
+    yield from in_blocks(Metric("ratelimit_rule_reserve_estimate", MetricType.GAUGE, text, []), samples)
 
 
 def _domain_metrics(domains: DomainSums) -> Iterator[Metric]:

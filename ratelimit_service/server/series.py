@@ -13,6 +13,7 @@ from ratelimit_service.rules.rule import Rule, gauge_names
 from ratelimit_service.server.state import Counted
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 from ratelimit_service.telemetry.metric import BLOCK, label_text
+from ratelimit_service.telemetry.reservations import NO_RESERVATIONS, Reservations
 from ratelimit_service.telemetry.tally import (
     OUTCOMES,
     POLICY_ANSWERS,
@@ -61,7 +62,7 @@ STATS: Final = (
     Stat("replaced", "Cost not charged because another rule of the request replaces this one.", ours=True),
     Stat("total_negative_hits", "Cost refunded (is_negative_hits)."),
     Stat("settled", "Cost charged in full, because it had come about (settle).", ours=True),
-    Stat("overrun", "The part of settled that is above the limit.", ours=True),
+    Stat("overrun", "The part of settled that is above the limit, or above what was reserved.", ours=True),
     Stat(
         "charges_dropped",
         "Cost of denied hits that was not charged, of a rule that lets looks pass: callers that look and charge are "
@@ -131,6 +132,9 @@ RuleTexts = dict[str, tuple[Rule, str]]
 GaugesByText = dict[str, tuple[Gauges, frozenset[str]]]
 """For the text of each path: the gauges of its rules, and the names of those that are shown."""
 
+ReservationsByText = dict[str, tuple[Reservations, int]]
+"""For the text of each path: what became of the reservations of its rules, and the estimate of the first."""
+
 DomainSums = dict[str, tuple[int, ...]]
 """For the text of each domain: the sum of its tallies."""
 
@@ -199,6 +203,18 @@ def merge_gauges(counted: Counted, write: Callable[[Path], str]) -> Generator[st
             key = write(rule.path)
             others, shown = found.get(key, (NO_GAUGES, frozenset()))
             found[key] = of_rule.merge(others), shown.union(names)
+    return found
+
+
+def merge_reservations(counted: Counted, write: Callable[[Path], str]) -> Generator[str, None, ReservationsByText]:
+    """Merge the reservations of rules by their paths; of those that reserve, from the start."""
+    found: ReservationsByText = {}
+    for count, rule in enumerate(() if counted.book is None else counted.book.reserving):
+        if count % BLOCK == 0:
+            yield ""
+        key, estimate = write(rule.path), 0 if rule.limit is None else rule.limit.kind.estimate
+        others, first = found.get(key, (NO_RESERVATIONS, estimate))
+        found[key] = rule.reservations.merge(others), first
     return found
 
 

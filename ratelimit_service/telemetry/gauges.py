@@ -89,9 +89,14 @@ class Measured:
         if noted := kind.noted(limit, decision):
             self.note(kind.gauges[0], noted)
         if kind.reserves:
-            if self.reservations is None:
-                self.reservations = ReservationSums()
-            self.reservations.note(kind.hold, cost, decision, settles=limit.owes)
+            self.reservation_sums.note(kind.hold, cost, decision, settles=limit.owes)
+
+    @property
+    def reservation_sums(self) -> ReservationSums:
+        """Those of its reservations."""
+        if self.reservations is None:
+            self.reservations = ReservationSums()
+        return self.reservations
 
     def note(self, gauge: str, number: int) -> None:
         """Note a number on the gauge with this name."""

@@ -13,7 +13,7 @@ Lee, 2019): the low quantiles of costs that differ a thousandfold are then too h
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from ratelimit_service.model import SETTLED_BEFORE, Decision, Reserving, Settled
+from ratelimit_service.model import SETTLED_BEFORE, Decision, Reserving, SettledById
 from ratelimit_service.system.clock import HOUR, SECOND, Clock, steady_clock
 
 MOST_CELLS: Final = 40
@@ -34,6 +34,8 @@ class Reservations(NamedTuple):
     """Of those that are open, since when the oldest one is, to an eighth of `hold`."""
     reservations_settled: int = 0
     """Settled in time: while their ids were known."""
+    reservations_overran: int = 0
+    """The part of these that cost more than was reserved."""
     reservations_late: int = 0
     """Settles of ids without a reservation: their `hold` was over, or they never had one."""
     reservations_due: int = 0
@@ -45,11 +47,15 @@ class Reservations(NamedTuple):
     settled_lately: int = 0
     """Settled in time, in the last one to two hours."""
     overran_lately: int = 0
-    """The part of these that cost more than was reserved."""
     settled_p50: int = 0
     """What half of these cost at most."""
     settled_p95: int = 0
     settled_most: int = 0
+
+    @property
+    def reservations_due_settled_units(self) -> int:
+        """The units of those whose `hold` is over that were settled."""
+        return self.reservations_due_units - self.reservations_unsettled_units
 
     def merge(self, other: "Reservations") -> "Reservations":
         """The same of two instances, or of two rules, together: sums, and the oldest and highest of both."""
@@ -126,7 +132,7 @@ def _middle_of(cell: int) -> int:
 class ReservationSums:
     """The reservations of one rule that this process has made and settled."""
 
-    __slots__ = ("_before", "_by_end", "_clock", "_costs", "_due", "_hold", "_late", "_since")
+    __slots__ = ("_before", "_by_end", "_clock", "_costs", "_due", "_hold", "_late", "_overran", "_since")
 
     def __init__(self, clock: Clock = steady_clock) -> None:
         self._clock = clock
@@ -135,7 +141,7 @@ class ReservationSums:
         """By the moment at which `hold` is over."""
         self._due = _Part()
         """Those whose moment has passed."""
-        self._late = 0
+        self._overran = self._late = 0
         self._since = clock()
         self._before, self._costs = Costs(), Costs()
         """Of the hour before, and of the one since that moment."""
@@ -145,12 +151,13 @@ class ReservationSums:
         self._hold = hold
         if isinstance(decision, Reserving):
             self._part(self._clock(), hold).add(1, cost, 0, 0)
-        elif isinstance(decision, Settled):
+        elif isinstance(decision, SettledById):
             if decision.reserved != SETTLED_BEFORE:
                 now = self._clock()
                 self._part(now - decision.age, hold).add(0, 0, 1, decision.reserved)
                 self._turn(now)
                 self._costs.add(cost, overran=decision.over > 0)
+                self._overran += decision.over > 0
         elif settles and cost:
             self._late += 1
 
@@ -160,18 +167,20 @@ class ReservationSums:
         if not (self._by_end or self._due.any or self._late or costs.count):
             return None
         parts = [(end, part.numbers) for end, part in self._by_end.items()]
-        drained = (self._hold, parts, self._due.numbers, self._late, costs.packed())
-        self._by_end, self._due, self._late = {}, _Part(), 0
+        drained = (self._hold, parts, self._due.numbers, self._overran, self._late, costs.packed())
+        self._by_end, self._due = {}, _Part()
+        self._overran = self._late = 0
         self._before, self._costs = Costs(), Costs()
         return drained
 
     def add(self, drained: Sequence[Any]) -> None:
         """Add the sums that `drain` returned in another process of this machine."""
-        self._hold, parts, due, late, costs = drained
+        self._hold, parts, due, overran, late, costs = drained
         self._turn(self._clock())
         for end, numbers in parts:
             self._by_end.setdefault(end, _Part()).add(*numbers)
         self._due.add(*due)
+        self._overran += overran
         self._late += late
         self._costs.merge(*costs)
 
@@ -187,6 +196,7 @@ class ReservationSums:
             sum(part.open_units for part in parts),
             self._oldest(now) / SECOND,
             due.settled + sum(part.settled for part in parts),
+            self._overran,
             self._late,
             due.made,
             due.units,

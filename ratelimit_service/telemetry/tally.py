@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ratelimit_service.model import SETTLED_BEFORE, Blocked, Decision, Settled
+from ratelimit_service.model import SETTLED_BEFORE, Blocked, Decision, SettledById
 
 Path = tuple[str, ...]
 """The name of a tally: the domain, then a name for each level."""
@@ -187,7 +187,7 @@ class Settlements(Tally):
 
     def count(self, cost: int, decision: Decision, scale: Scale, shadow: bool) -> None:
         """As Tally says; one that was settled before is charged nothing."""
-        if not isinstance(decision, Settled) or decision.reserved != SETTLED_BEFORE:
+        if not isinstance(decision, SettledById) or decision.reserved != SETTLED_BEFORE:
             self.tally.settled += cost
             self.tally.overrun += decision.over
 

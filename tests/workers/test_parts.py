@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,55 @@ def test_a_report_is_sent_in_pieces_however_long_the_names_of_clients_are() -> N
     assert sums.unmatched.seen().total == 3000
     assert sums.top.drain().hits == 6000
     assert sums.domains.of("shop").unmatched == 3000
+
+
+def _add_line(lines: list[bytes], *message: object) -> None:
+    lines.append(line_of(message))
+
+
+RESERVES = """\
+domain: shop
+settle: settled
+descriptors: [{key: id, rate_limit: {unit: day, requests_per_unit: 9000, reserve: {id: id, hold: 5m, estimate: 40}}}]
+"""
+
+
+def test_a_reservation_that_one_worker_makes_and_another_settles_is_settled_in_their_sums() -> None:
+    """They share a store, here one in memory; a report has what is new since the last one."""
+    settings, _ = load_settings({})
+    one, other = Engine(settings), Engine(settings)
+    other.limiter.store = one.limiter.store
+    sums = MergedCounts(settings, [])
+    for each in (one.limiter, other.limiter):
+        each.book = book(RESERVES)
+    sums.publish(merged := book(RESERVES))
+
+    def ask(engine: Engine, *entries: tuple[str, str], cost: int) -> None:
+        plan = engine.limiter.plan(Request("shop", [Descriptor(entries, cost, hits_addend=cost)]))
+        one.limiter.store.hit(plan.charged, lambda _: None)
+        engine.limiter._judge(plan)
+
+    def report() -> None:
+        for engine in (one, other):
+            lines: list[bytes] = []
+            asyncio.run(Reporter(engine).report(partial(_add_line, lines), 1))
+            for kind, piece, *_ in map(json.loads, lines):
+                if kind == "reservations":
+                    sums.add_piece(kind, piece)
+
+    ask(one, ("id", "a"), cost=60)
+    ask(one, ("id", "b"), cost=60)
+    ask(other, ("id", "a"), ("settled", "1"), cost=100)
+    report()
+    report()
+    ask(other, ("id", "b"), ("settled", "1"), cost=0)
+    (rule,) = merged.reserving
+    before = rule.reservations
+    report()
+
+    assert (before.reservations_made, before.reservations_open, before.reservations_open_units) == (2, 1, 60)
+    assert (rule.reservations.reservations_settled, rule.reservations.reservations_open_units) == (2, 0)
+    assert (rule.reservations.settled_most, rule.reservations.overran_lately) == (100, 1)
 
 
 def test_every_number_of_a_tally_is_taken_and_added() -> None:

@@ -46,7 +46,7 @@ from ratelimit_service.model import (
     Kind,
     Limit,
     Reserving,
-    Settled,
+    SettledById,
     State,
 )
 from ratelimit_service.system.clock import SECOND, duration_in_words
@@ -142,7 +142,7 @@ class Reserved(Kind):
         _, look = algorithm.hit(own, limit, 0, now)
         if known:
             age = 0 if units == SETTLED else max(0, now - at)
-            look = Settled(look.allowed, look.remaining, over, look.reset_after, look.retry_after, units, age)
+            look = SettledById(look.allowed, look.remaining, over, look.reset_after, look.retry_after, units, age)
         else:
             look.over = over
         return self._joined(own, groups, now), memo, look

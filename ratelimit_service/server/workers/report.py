@@ -3,6 +3,7 @@
 A worker sends, at each scrape and once a second:
 
 - `tallies`: what rules have counted since the last report. The worker counts from 0 again;
+- `reservations`: what they have reserved and settled since then;
 - `gauges`: what is true of rules now, of those of which anything is;
 - `overrides`, `unknown_domains`, `unmatched`, `hot`, `domains`: what else was counted since then by some name;
 - `refusals`: a sample of the requests that were refused since then, at most 200;
@@ -60,6 +61,7 @@ class Reporter:
         rules, gauges = () if limiter.book is None else limiter.book.rules, limiter.gauges
         by_kind: Mapping[str, Iterable[Item | None]] = {
             "tallies": _drain_rules(rules),
+            "reservations": () if limiter.book is None else _drain_reservations(limiter.book.reserving),
             "gauges": _gauges_of(rules, gauges) if gauges else (),
             "overrides": _drain_all(limiter.overrides),
             "unknown_domains": _drain_all(limiter.unknown_domains),
@@ -131,6 +133,13 @@ def _drain_rules(rules: Iterable[Rule]) -> Iterator[RuleCounts | None]:
         else:
             for found in _drain_all(rule.tallies):
                 yield found and (rule.path, *found)
+
+
+def _drain_reservations(rules: Iterable[Rule]) -> Iterator[Item | None]:
+    for rule in rules:
+        sums = None if rule.measured is None else rule.measured.reservations
+        drained = None if sums is None else sums.drain()
+        yield None if drained is None else (rule.path, drained)
 
 
 def _drain_all(tallies: Tallies) -> Iterator[tuple[Path, Sequence[int]] | None]:
@@ -228,6 +237,11 @@ class MergedCounts:
                     add_domain(self.domains.of(domain), numbers)
             case "refusals":
                 self.refusals.add(Refusal(*fields) for fields in piece)
+            case "reservations":
+                for path, drained in piece:
+                    rule = self._rules.get(tuple(path))
+                    if rule is not None and rule.measured is not None:
+                        rule.measured.reservation_sums.add(drained)
 
     def add(self, summary: Mapping[str, Any]) -> None:
         """Add the sums that a worker has counted, from its report."""

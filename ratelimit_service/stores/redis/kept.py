@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.algorithms.kinds.reserved import REMEMBERED, Reserved
 from ratelimit_service.errors import StoreError
-from ratelimit_service.model import SETTLED_BEFORE, Settled, settling
+from ratelimit_service.model import SETTLED_BEFORE, SettledById, settling
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import NO_LIMIT, Hit, NamedCounter, OnCounter
 from ratelimit_service.stores.store import Done
@@ -158,7 +158,7 @@ class KeptSettles:
             return  # it is kept again
         self.sent_again += 1
         decision = hit.decision
-        if isinstance(decision, Settled) and decision.reserved == SETTLED_BEFORE:
+        if isinstance(decision, SettledById) and decision.reserved == SETTLED_BEFORE:
             hit.tally.add("settled", hit.cost)  # when it was sent first, which nothing has counted
             return
         hit.tally.count(hit.cost, decision, hit.rule.scale, hit.rule.shadow)

@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from ratelimit_service.algorithms import NAMES
 from ratelimit_service.algorithms.kinds import KINDS
 from ratelimit_service.algorithms.lease import Granted
-from ratelimit_service.model import SETTLED_BEFORE, Blocked, Decision, Limit, Queued, Reserving, Settled
+from ratelimit_service.model import SETTLED_BEFORE, Blocked, Decision, Limit, Queued, Reserving, SettledById
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit, OnCounter, common_counter
 from ratelimit_service.stores.redis.floors import Floors
@@ -474,8 +474,8 @@ def _settled(cost: int, got: int, over: int, left: int, reset: int, retry: int) 
         return Decision(allowed, left, over, reset, retry)
     age = (_SETTLED_NOW - got) // 2
     if age < 0:
-        return Settled(allowed, left, 0, reset, retry, SETTLED_BEFORE, 0)
-    return Settled(allowed, left, max(0, over), reset, retry, cost - over, age)
+        return SettledById(allowed, left, 0, reset, retry, SETTLED_BEFORE, 0)
+    return SettledById(allowed, left, max(0, over), reset, retry, cost - over, age)
 
 
 def _granted(ask: Ask, answer: Sequence[int], now: int) -> Granted:
