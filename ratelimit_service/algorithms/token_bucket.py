@@ -32,12 +32,17 @@ def problem(limit: Limit) -> str | None:
 
 def room_after(limit: Limit, reset_after: int) -> int:
     """Microseconds until the next token, in a bucket that is full after `reset_after`; rounded up."""
-    rate, window = limit.requests, limit.window
-    if not rate or reset_after <= 0:
+    if not limit.requests or reset_after <= 0:
         return reset_after
+    return reset_after - (missing_tokens(limit, reset_after) - 1) * limit.window // limit.requests
+
+
+def missing_tokens(limit: Limit, reset_after: int) -> int:
+    """The tokens that are missing from a bucket that is full after `reset_after`, rounded up; debts are among them."""
+    if not limit.requests or reset_after <= 0:
+        return 0
     # The reset is rounded up to a microsecond, so up to rate - 1 of its L-ths are none of the tokens' time.
-    missing = -(-(reset_after * rate - rate + 1) // window)
-    return reset_after - (missing - 1) * window // rate
+    return -(-(reset_after * limit.requests - limit.requests + 1) // limit.window)
 
 
 def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes | None, Decision]:

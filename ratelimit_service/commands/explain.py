@@ -52,6 +52,7 @@ from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores.redis.counter_looks import Content
 from ratelimit_service.system.clock import SECOND, duration_in_words, system_clock
+from ratelimit_service.telemetry.reservations import Reservations, in_words
 
 UNKNOWN, FAILED = 1, 3
 """Exit codes: the domain does not exist; the service that `--at` names gave no explanation."""
@@ -292,6 +293,8 @@ def _render_rule(rule: Json, problem: str) -> Iterator[str]:
         yield f"  now      {(_leased_in_words if leased else _state_in_words)(rule['state'])}"
     elif problem and rule["counter"] and not rule["replaced_by"]:
         yield f"  now      not known: {problem}"
+    for subject, words in _reservations_in_words(rule).items():
+        yield f"  {subject:<8} {words}"
     if elastic := rule.get("elastic"):
         yield f"  pool     {_pool_in_words(elastic['pool'], rule.get('state', {}))}"
     if regions := rule.get("regions"):
@@ -315,12 +318,24 @@ def _ban_in_words(found: Json) -> str:
     return f"But it is banned {moment_in_words(ban.until)}, by {ban.who}, because: {ban.why} (the ban of {ban})"
 
 
+def _reservations_in_words(rule: Json) -> Mapping[str, str]:
+    """Of a rule that reserves, as a running service says it."""
+    told = rule.get("reservations")
+    if not told:
+        return {}
+    found = Reservations(**{name: told[name] for name in Reservations._fields if name in told})
+    return in_words(found, rule["reserve"]["estimate"] or 0)
+
+
 def _state_in_words(state: Json) -> str:
     if state["remaining"] is None:
         return "not known: what is in the counter cannot be read"
     if state.get("blocked_for"):
         return f"blocked for {_span(state['blocked_for'])}"
+    used = state.get("used") or 0
     text = f"{state['remaining']:,} of {state['capacity']:,} left"
+    if used > state["capacity"]:
+        text = f"{used:,} of {state['capacity']:,} used"
     if holders := state.get("holders"):
         text += f" and {state['held']:,} leased to {' and '.join(_holder_in_words(each) for each in holders)}"
     if state.get("on_loan"):

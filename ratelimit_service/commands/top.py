@@ -103,7 +103,9 @@ def command(
     """Show the busiest rules of a running service, and who is refused: per second, and in the last minutes.
 
     Without --at, the service is at http://localhost:6070, with DEBUG_HOST and DEBUG_PORT of the settings. Rates are
-    sums of cost, of all instances together. Below the rules stand the descriptors that were refused most in the last
+    sums of cost, of all instances together. Below the rules stand those that reserve, with the units that are open, the
+    share that was never settled, the share that cost more than was reserved, and what they cost beside the estimate
+    (p50 and p95 of the last hours, the highest of an instance); then the descriptors that were refused most in the last
     five to ten minutes. The table is redrawn at each sample; q ends it, r, h and n sort the rules by refusals, hits and
     name. With --once or --json it exits with 3 when an instance cannot be reached.
     """

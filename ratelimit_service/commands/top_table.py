@@ -10,6 +10,7 @@ from ratelimit_service.rules.problems import printable
 from ratelimit_service.rules.rule import entries_in_words, plural
 from ratelimit_service.system.clock import SECOND, duration_in_words
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
+from ratelimit_service.telemetry.reservations import NO_RESERVATIONS, Reservations
 
 ORDERS: Final = ("refused", "hits", "name")
 _MAX_UNREACHABLE: Final = 5
@@ -22,6 +23,10 @@ _WIDE: Final = 72
 _GAUGES: Final = 16
 """Columns of what is held, waits or is taken of a rule, where some rule has that; from `_WIDER` columns on."""
 _WIDER: Final = 100
+_RESERVED_HEADS: Final = ("reserved", "unsettled", "overran", "p50", "p95", "estimate")
+_MAX_RESERVED: Final = 5
+"""Lines of rules that reserve, on a terminal of at least `_TALL` lines."""
+_TALL: Final = 20
 _MAX_RULES: Final = 500
 """Lines of a table, on the largest of terminals."""
 
@@ -56,6 +61,13 @@ class TopKeys(NamedTuple):
     """Not per second."""
 
 
+class ReservedUnits(NamedTuple):
+    """What became of a rule's reservations, and its estimate."""
+
+    found: Reservations
+    estimate: int
+
+
 class Sample(NamedTuple):
     """The counts that a service sent, and when: a time of its clock, in seconds."""
 
@@ -67,6 +79,8 @@ class Sample(NamedTuple):
     limits: Mapping[Name, str]
     gauges: Mapping[Name, Gauges]
     """Of the rules that have some."""
+    reserved: Mapping[Name, ReservedUnits]
+    """Of the rules that reserve."""
     hot: TopKeys
 
 
@@ -77,6 +91,7 @@ class Rates(NamedTuple):
     rules: Mapping[Name, HitCounts]
     limits: Mapping[Name, str]
     gauges: Mapping[Name, Gauges]
+    reserved: Mapping[Name, ReservedUnits]
     hot: TopKeys
 
 
@@ -97,7 +112,8 @@ def read_sample(now: Mapping[str, Any], described: Mapping[str, Any]) -> Sample:
         hits = [columns.index(name) for name in ("total", "policy_allowed", "policy_refused", "failed")]
         over, shadow, refused = map(columns.index, ("over", "shadow", "policy_refused"))
         own = [(name, columns.index(name)) for name in Gauges._fields if name in columns]
-        rules, limits, gauges = {}, {}, {}
+        of_reserved = [(name, columns.index(name)) for name in Reservations._fields if name in columns]
+        rules, limits, gauges, reserved = {}, {}, {}, {}
         for rule, counts in zip(described["rules"], now["counts"], strict=True):
             name = Name(rule["domain"], " › ".join(rule["path"]))
             numbers = counts or [0] * len(columns)
@@ -106,8 +122,11 @@ def read_sample(now: Mapping[str, Any], described: Mapping[str, Any]) -> Sample:
             limits[name] = rule["limit"]
             if any(numbers[index] for _, index in own):
                 gauges[name] = Gauges(**{each: numbers[index] for each, index in own})
+            if any(numbers[index] for _, index in of_reserved):
+                found = Reservations(**{each: numbers[index] for each, index in of_reserved})
+                reserved[name] = ReservedUnits(found, rule.get("estimate", 0))
         calls = now["calls"]["total"]
-        return Sample(now["now"], now["started"], calls, rules, limits, gauges, _read_top(now["hot"]))
+        return Sample(now["now"], now["started"], calls, rules, limits, gauges, reserved, _read_top(now["hot"]))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"unsupported /status/now (version mismatch): {error}") from error
 
@@ -134,13 +153,13 @@ def rates_between(before: Sample, now: Sample) -> Rates:
         old = before.rules.get(name, HitCounts(0, 0)) if same else HitCounts(0, 0)
         rules[name] = HitCounts(*(max(0.0, new - was) / seconds for new, was in zip(counts, old, strict=True)))
     calls = now.calls - (before.calls if same else 0)
-    return Rates(max(0, calls) / seconds, rules, now.limits, now.gauges, now.hot)
+    return Rates(max(0, calls) / seconds, rules, now.limits, now.gauges, now.reserved, now.hot)
 
 
 def summed(found: Iterable[Rates]) -> Rates:
     """The rates of several instances together."""
     calls, rules, limits = 0.0, dict[Name, HitCounts](), dict[Name, str]()
-    gauges = dict[Name, Gauges]()
+    gauges, reserved = dict[Name, Gauges](), dict[Name, ReservedUnits]()
     hot = TopKeys(0, 0, 0, False, {})
     keys = dict[Name, HitCounts]()
     for rates in found:
@@ -150,6 +169,9 @@ def summed(found: Iterable[Rates]) -> Rates:
             _add(rules, name, counts)
         for name, own in rates.gauges.items():
             gauges[name] = own.merge(gauges.get(name, NO_GAUGES))
+        for name, (found_here, estimate) in rates.reserved.items():
+            others = reserved[name].found if name in reserved else NO_RESERVATIONS
+            reserved[name] = ReservedUnits(found_here.merge(others), estimate)
         other = rates.hot
         hot = TopKeys(
             max(hot.seconds, other.seconds),
@@ -160,7 +182,7 @@ def summed(found: Iterable[Rates]) -> Rates:
         )
         for key, counts in other.keys.items():
             _add(keys, key, counts)
-    return Rates(calls, rules, limits, gauges, hot)
+    return Rates(calls, rules, limits, gauges, reserved, hot)
 
 
 def first(found: Mapping[Name, HitCounts], order: str, most: int) -> list[tuple[Name, HitCounts]]:
@@ -188,6 +210,7 @@ def as_json(view: View, most: int) -> dict[str, Any]:
                 "hits_per_second": round(counts.hits, 3),
                 "refused_per_second": round(counts.refused, 3),
                 "gauges": rates.gauges.get(name, NO_GAUGES)._asdict(),
+                "reservations": None if name not in rates.reserved else rates.reserved[name].found._asdict(),
             }
             for name, counts in first(rates.rules, view.order, most)
         ],
@@ -208,7 +231,30 @@ def render(view: View, columns: int, lines: int, *, rules: int = _MAX_RULES, key
     """At most so many lines of at most so many columns, of so many rules, and last of so many refused descriptors."""
     rates = summed(view.rates.values())
     refused = list(_render_keys(rates.hot, columns, keys)) if keys else []
-    return [*list(_render(view, rates, columns, rules))[: lines - len(refused)], *refused]
+    reserved = list(_render_reserved(rates.reserved, columns)) if lines >= _TALL else []
+    rest = lines - len(reserved) - len(refused)
+    return [*list(_render(view, rates, columns, rules))[:rest], *reserved, *refused]
+
+
+def _render_reserved(reserved: Mapping[Name, ReservedUnits], columns: int) -> Iterator[str]:
+    """Lines of the rules of which most is reserved."""
+    if not reserved:
+        return
+    yield _cut("".join(f"{head:>{_NUMBER}}" for head in _RESERVED_HEADS) + "  rule", columns)
+    most = sorted(reserved.items(), key=lambda item: (-item[1].found.reservations_open_units, item[0]))
+    for name, (found, estimate) in most[:_MAX_RESERVED]:
+        numbers = (
+            f"{found.reservations_open_units:,}",
+            _share(found.reservations_unsettled_units, found.reservations_due_units),
+            _share(found.overran_lately, found.settled_lately),
+            *(f"{number:,}" if number else "" for number in (found.settled_p50, found.settled_p95, estimate)),
+        )
+        cells = "".join(f"{_cut(number, _NUMBER - 1):>{_NUMBER}}" for number in numbers)
+        yield _cut(f"{cells}  {printable(f'{name.domain} › {name.text}')}", columns)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * max(0, part) / whole:.0f} %" if whole > 0 else ""
 
 
 def _render_keys(hot: TopKeys, columns: int, most: int) -> Iterator[str]:

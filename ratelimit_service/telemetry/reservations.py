@@ -10,11 +10,11 @@ is kept but the highest. With more than `MOST_CELLS` the lowest are counted toge
 Lee, 2019): the low quantiles of costs that differ a thousandfold are then too high.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.model import SETTLED_BEFORE, Decision, Reserving, SettledById
-from ratelimit_service.system.clock import HOUR, SECOND, Clock, steady_clock
+from ratelimit_service.system.clock import HOUR, SECOND, Clock, duration_in_words, steady_clock
 
 MOST_CELLS: Final = 40
 
@@ -66,6 +66,32 @@ class Reservations(NamedTuple):
 NO_RESERVATIONS: Final = Reservations()
 
 _HIGHEST: Final = frozenset({"reservations_oldest_seconds", "settled_p50", "settled_p95", "settled_most"})
+
+
+def in_words(found: Reservations, estimate: int) -> Mapping[str, str]:
+    """What became of reservations, and what they cost beside the estimate, by subject; nothing of none."""
+    words = {}
+    if found.reservations_made or found.reservations_open:
+        words["reserved"] = f"{found.reservations_open:,} open with {found.reservations_open_units:,} units"
+        if found.reservations_oldest_seconds:
+            age = duration_in_words(round(found.reservations_oldest_seconds) * SECOND)
+            words["reserved"] += f", the oldest for {age}"
+        if found.reservations_due_units > 0:
+            share = _percent(found.reservations_unsettled_units, found.reservations_due_units)
+            words["reserved"] += f"; {share} of what was reserved longer than hold ago was never settled"
+    settled = []
+    if found.settled_lately:
+        of = f"p95 of {found.settled_lately:,} lately: {found.settled_p95:,}"
+        settled.append(f"{of}, p50 {found.settled_p50:,}, the most {found.settled_most:,}")
+        overran = f"{_percent(found.overran_lately, found.settled_lately)} overran"
+        settled.append(f"estimate {estimate:,}: {overran}" if estimate else overran)
+    if found.reservations_late:
+        settled.append(f"{found.reservations_late:,} late, of ids without a reservation")
+    return words | ({"settled": "; ".join(settled)} if settled else {})
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * max(0, part) / whole:.0f} %"
 
 
 class Costs:

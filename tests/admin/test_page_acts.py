@@ -51,6 +51,25 @@ def try_request(page: Page, entries: str) -> None:
     press(page, "#try button")
 
 
+def test_a_rule_that_reserves_shows_what_became_of_it(tmp_path: Path) -> None:
+    rules = """\
+domain: shop
+settle: settled
+descriptors: [{key: id, rate_limit: {unit: day, requests_per_unit: 9000, reserve: {id: id, hold: 5m, estimate: 400}}}]
+"""
+    with running(tmp_path, rules) as service:
+        for entries in ([{"key": "id", "value": "1"}], [{"key": "id", "value": "2"}]):
+            service.post({"domain": "shop", "descriptors": [{"entries": entries}]})
+        settled = {"entries": [*entries, {"key": "settled", "value": ""}], "hitsAddend": "700"}
+        service.post({"domain": "shop", "descriptors": [settled]})
+        with opened(address(service)) as page:
+            page.wait_until("document.querySelectorAll('#rows tr').length === 1")
+            press(page, "#rows tr .link")
+            wait_for(page, "#dialog", "1 open with 400 units")
+            wait_for(page, "#dialog", "p95 of 1 lately: 700, p50 700, the most 700; estimate 400: 100 % overran")
+            assert text(page, "#dialog .facts").startswith("Limit")
+
+
 def test_a_rule_shows_its_last_sixty_minutes_and_what_another_limit_would_have_refused(tmp_path: Path) -> None:
     with running(tmp_path, RULES) as service:
         for _ in range(5):

@@ -184,7 +184,7 @@ def test_with_a_redis_each_counter_is_shown_as_it_is_now_and_nothing_is_charged(
 
     for _ in range(2):
         assert now("user=ada") == ["  now      6 of 10 left, untouched in …"]
-        assert now("user=full") == ["  now      0 of 10 left, room for one in …"]
+        assert now("user=full") == ["  now      12 of 10 used, room for one in …"]
         assert now("user=bob") == ["  now      10 of 10 left"]
         assert now("vip=ada", "+", "user=ada") == ["  now      43 of 50 left, untouched in …"]
         assert now("nobody=ada", "--limit", "3/year") == ["  now      1 of 3 left, untouched in …"]

@@ -29,6 +29,12 @@ descriptors:
     rate_limit: {unlimited: true}
   - key: login
     rate_limit: {unit: year, requests_per_unit: 2, block_for: 2 years}
+  - key: model
+    rate_limit: {unit: year, requests_per_unit: 1000, algorithm: token_bucket}
+    descriptors:
+      - key: id
+        rate_limit: {unit: year, requests_per_unit: 1000, reserve: {id: id, hold: 1 hour, estimate: 100}}
+settle: settled
 """
 
 ELSEWHERE = "the debug port is 6070 unless DEBUG_PORT says otherwise"
@@ -65,11 +71,29 @@ def test_counters_in_the_memory_of_the_service_are_shown(service: Service) -> No
     assert first.exit_code == 0
     assert now(first) == [
         "  now      6 of 10 left, untouched in …",
-        "  now      0 of 10 left, untouched in …",
+        "  now      11 of 10 used, untouched in …",
         "  now      10 of 10 left",
     ]
     assert now(again) == now(first)
     assert f"The rule at {service.rules}/rules.yaml:5:5 applies: 10 requests per year." in first.stdout
+
+
+def settle(service: Service, cost: int, *entries: tuple[str, str]) -> None:
+    described = {"entries": [{"key": key, "value": value} for key, value in (*entries, ("settled", "1"))]}
+    body = json.dumps({"domain": "shop", "descriptors": [described | {"hitsAddend": str(cost)}]})
+    assert ask(service.http_port, "/json", method="POST", body=body).status in {200, 429}
+
+
+def test_what_is_owed_is_shown_as_used_above_the_limit(service: Service) -> None:
+    settle(service, 1700, ("model", "large"))
+    settle(service, 1300, ("model", "large"), ("id", "1"))
+
+    found = explain(service.debug_port, "shop", "model=large", "+", "model=large", "id=x")
+
+    assert now(found) == [
+        "  now      1,700 of 1,000 used, untouched in …",
+        "  now      1,300 of 1,000 used, untouched in …",
+    ]
 
 
 def test_a_block_in_the_memory_of_the_service_is_shown(service: Service) -> None:
@@ -202,6 +226,9 @@ def test_rules_of_here_and_of_a_service_at_once_are_bad_usage() -> None:
     assert "--at asks a service for its own rules" in result.stderr
 
 
+_LATE = 'ratelimit_rule_reservations_late_total{domain="shop",key1="model",key2="id"} 1'
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_counters_in_redis_are_shown_by_one_worker_or_several(tmp_path: Path, workers: str) -> None:
     with start_redis(tmp_path / "redis") as redis:
@@ -214,12 +241,23 @@ def test_counters_in_redis_are_shown_by_one_worker_or_several(tmp_path: Path, wo
         with start_service(tmp_path / "service", RULES, environ) as service:
             charge(service, "ada", 4)
             shown = explain(service.debug_port, "shop", "user=ada", "+", "vip=x")
+            for number in (1, 2):
+                entries = [{"key": "model", "value": "m"}, {"key": "id", "value": f"{number}"}]
+                body = json.dumps({"domain": "shop", "descriptors": [{"entries": entries}]})
+                ask(service.http_port, "/json", method="POST", body=body)
+            settle(service, 150, ("model", "m"), ("id", "1"))
+            settle(service, 30, ("model", "m"), ("id", "9"))
+            service.wait_until(lambda: _LATE in service.metrics(), "all is reported")
+            reserved = explain(service.debug_port, "shop", "model=m", "id=x").stdout
             rows = json.loads(explain(service.debug_port, "shop", "vip=x", "--json").stdout)
             redis.kill()
             service.wait_until(lambda: 'ratelimit_store_healthy{store="redis"} 0' in service.metrics(), "Redis is lost")
             lost = explain(service.debug_port, "shop", "vip=x")
 
     assert now(shown) == ["  now      50 of 50 left"]
+    assert "  reserved 1 open with 100 units" in reserved
+    settled = "p95 of 1 lately: 143, p50 143, the most 150; estimate 100: 100 % overran"
+    assert f"  settled  {settled}; 1 late, of ids without a reservation\n" in reserved
     assert rows["store"] == {"name": "redis", "problem": ""}
     assert lost.exit_code == 0
     assert "  now      not known: no answer from the store: " in lost.stdout

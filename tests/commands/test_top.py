@@ -24,6 +24,7 @@ from ratelimit_service.commands.top_table import (
     summed,
 )
 from ratelimit_service.errors import StoreError
+from ratelimit_service.telemetry.reservations import NO_RESERVATIONS, Reservations
 from tests.ports import free_port
 from tests.processes import ROOT, Service, ask, start_service
 from tests.terminal import Terminal, start_on_terminal
@@ -94,9 +95,10 @@ def said(
     *,
     gauges: Sequence[int] = (),
     by_policy: Sequence[int] = (0, 0, 0),
+    reservations: Reservations = NO_RESERVATIONS,
     hits_error: int = 0,
 ) -> Sample:
-    described = {"domain": "shop", "path": ["user", "x"], "limit": "5 per day"}
+    described = {"domain": "shop", "path": ["user", "x"], "limit": "5 per day", "estimate": 4000}
     key = {"domain": "shop", "rule": ["user"], "entries": [["user", "x\x1b[2J"]], "hits": refused, "refused": refused}
     counted = {
         "now": now,
@@ -105,8 +107,9 @@ def said(
         "columns": [
             *("total", "shadow", "over", "policy_allowed", "policy_refused", "failed"),
             *("held", "waiting", "places_taken")[: len(gauges)],
+            *Reservations._fields,
         ],
-        "counts": [[hits, shadow, over, *by_policy, *gauges] if hits else 0],
+        "counts": [[hits, shadow, over, *by_policy, *gauges, *reservations] if hits else 0],
         "hot": {
             "seconds": 300,
             "error": refused // 10 + hits_error,
@@ -176,6 +179,29 @@ def test_what_is_held_waits_or_is_taken_is_shown_of_all_instances_where_there_is
     assert "122 held, 4 wai…  5 per day" in render(view, 100, 50)[2]
     assert "held" not in render(view, 99, 50)[2]
     assert "now" not in render(View({"http://c": without}, {}, ["c"]), 100, 50)[1]
+
+
+def test_what_is_reserved_is_shown_of_all_instances_below_the_rules_where_there_is_room() -> None:
+    found = Reservations(
+        reservations_open_units=6000,
+        reservations_due_units=9000,
+        reservations_unsettled_units=1000,
+        settled_lately=50,
+        overran_lately=16,
+        settled_p50=2000,
+        settled_p95=8500,
+    )
+    other = found._replace(reservations_open_units=-2000, settled_p95=8400)
+    rates = [rates_between(said(0, 1, 1, 0), said(1, 1, 3, 0, reservations=each)) for each in (found, other)]
+    view = View({"http://a": rates[0], "http://b": rates[1]}, {}, ["a", "b"])
+    (rule,) = as_json(view, 10)["rules"]
+
+    assert (rule["reservations"]["reservations_open_units"], rule["reservations"]["settled_p95"]) == (4000, 8500)
+    assert render(view, 100, 20)[-2:] == [
+        "  reserved unsettled   overran       p50       p95  estimate  rule",
+        "     4,000      11 %      32 %     2,000     8,500     4,000  shop › user › x",
+    ]
+    assert "reserved" not in "".join(render(view, 100, 19))
 
 
 def test_another_version_is_an_error() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ratelimit_service.api.request import decode
 from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
-from ratelimit_service.model import Blocked, Request
+from ratelimit_service.model import PLAIN, Blocked, Request
 from ratelimit_service.rules.address import from_operator
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.pattern_work import PatternBounds
@@ -29,9 +29,11 @@ from ratelimit_service.rules.reasons import (
     explain,
     explanation_as_json,
 )
+from ratelimit_service.rules.rule import Rule
 from ratelimit_service.server.admin.answers import TaskMethod
 from ratelimit_service.stores.hit import Hit, common_look
 from ratelimit_service.stores.store import Store
+from ratelimit_service.stores.used import endless, used_of
 from ratelimit_service.system.clock import system_clock
 from ratelimit_service.telemetry.tally import Tally
 
@@ -43,6 +45,10 @@ _MAX_WAITING: Final = 8
 
 HOLDERS: Final = "holders"
 """The field, in the `state` of a rule that leases, with the processes that hold units of its counter."""
+
+
+RESERVATIONS: Final = "reservations"
+"""The field of a rule that reserves, with the path of the rule and the numbers of Reservations."""
 
 
 def explainer(limiter: Limiter) -> TaskMethod:
@@ -66,6 +72,8 @@ async def _explain(limiter: Limiter, thread: ThreadPoolExecutor, body: bytes) ->
     explained, found = await loop.run_in_executor(thread, _explained, book, request, bounds)
     add_bans(found, limiter.bans, book, request, bounds)
     found["store"] = await _look(limiter.store, explained, found)
+    for index, number, matched in charged_rules(explained):
+        show_reservations(found["descriptors"][index]["rules"][number], matched.rule)
     return await loop.run_in_executor(thread, explanation_text, found)
 
 
@@ -76,10 +84,12 @@ async def _look(store: Store, explained: RequestExplanation, found: dict[str, An
     if matched_rules:
         hits = [_look_of(matched) for _, _, matched in matched_rules]
         pools = [None if (pool := common_rule(hit.rule)) is None else common_look(pool) for hit in hits]
-        problem = await _asked(store, [*hits, *(look for look in pools if look is not None)])
+        whole = [_endless_look(hit) for hit in hits]
+        problem = await _asked(store, [*hits, *(look for look in (*pools, *whole) if look is not None)])
         if not problem:
-            for (index, number, _), hit, look in zip(matched_rules, hits, pools, strict=True):
-                found["descriptors"][index]["rules"][number]["state"] = _state(hit, store.held(hit.key), look)
+            for (index, number, _), hit, look, used in zip(matched_rules, hits, pools, whole, strict=True):
+                state = _state(hit, store.held(hit.key), look, _used(used))
+                found["descriptors"][index]["rules"][number]["state"] = state
     return {"name": store.name, "problem": problem}
 
 
@@ -107,6 +117,20 @@ def _look_of(matched: MatchedRule) -> Hit:
     return Hit(matched.rule, matched.counter, 0, tally=Tally(), quota=False)
 
 
+def _endless_look(hit: Hit) -> Hit | None:
+    """A look that tells what is used, also above the limit; None where others hold or lend a part of it."""
+    rule, kind = hit.rule, hit.limit.kind
+    if rule.lease or hit.limit.regions is not None or not (kind is PLAIN or kind.reserves):
+        return None
+    look = Hit(rule, hit.key, 0, tally=Tally(), quota=False)
+    look.limit = endless(hit.limit, rule.algorithm.name)
+    return look
+
+
+def _used(look: Hit | None) -> int | None:
+    return None if look is None else used_of(look.limit, look.rule.algorithm.name, look.decision)
+
+
 async def _asked(store: Store, hits: Sequence[Hit]) -> str:
     """Let the store decide the hits; returns why it did not, or nothing."""
     decided: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
@@ -124,16 +148,22 @@ async def _asked(store: Store, hits: Sequence[Hit]) -> str:
     return reason and f"{store.name} could not decide ({reason}); on_store_failure answers instead"
 
 
-def _state(hit: Hit, held: int, pool: Hit | None) -> dict[str, Any]:
+def _state(hit: Hit, held: int, pool: Hit | None, used: int | None) -> dict[str, Any]:
     decision = hit.decision
     blocked_for = decision.blocked_for if isinstance(decision, Blocked) else 0
-    state = counter_state(hit.rule, hit.remaining, decision.reset_after, blocked_for=blocked_for)
+    state = counter_state(hit.rule, hit.remaining, decision.reset_after, used=used, blocked_for=blocked_for)
     state["held"] = held
     if pool is not None:
         state |= hit.limit.kind.look(hit.limit, decision.remaining, pool.decision.remaining)
     if hit.rule.lease:
         show_holders(state, [(None, os.getpid(), held)])
     return state
+
+
+def show_reservations(described: dict[str, Any], rule: Rule) -> None:
+    """Write into the description of a rule what became of its reservations, if it reserves."""
+    if rule.limit is not None and rule.limit.kind.reserves:
+        described[RESERVATIONS] = {"rule": rule.path, **rule.reservations._asdict()}
 
 
 def show_holders(state: dict[str, Any], holders: Iterable[tuple[int | None, int, int | None]]) -> None:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service import __version__
+from ratelimit_service.model import PLAIN
 from ratelimit_service.rules.bans import Ban
 from ratelimit_service.rules.loading import Feed
 from ratelimit_service.rules.rule import Rule, amount_in_words, counting_in_words, entries_in_words, rule_in_words
@@ -27,6 +28,7 @@ from ratelimit_service.system.cpus import cpu_seconds
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 from ratelimit_service.telemetry.heavy_hitters import HeavyNames
 from ratelimit_service.telemetry.metric import value_of
+from ratelimit_service.telemetry.reservations import Reservations, in_words
 from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_NUMBERS, Tallies, Tally, parted
 
 _MAX_TALLIES: Final = 20
@@ -105,7 +107,8 @@ class StatusPage:
         book, edition = counted.book, f"{self._started}.{self._state.loading.successes}"
         if book is None:
             return RulesNow((), edition)
-        return RulesNow(book.rules, edition, book.gauges, counted.gauges if book.gauges else {})
+        gauges = counted.gauges if book.gauges else {}
+        return RulesNow(book.rules, edition, book.gauges, gauges, reserving=bool(book.reserving))
 
     def history(self, minutes: int = MINUTES) -> Iterator[str]:
         """The requests of each of the last minutes as a JSON object, in blocks: the last minute is running.
@@ -125,7 +128,15 @@ class StatusPage:
         """The part of `history` about one domain, or of a rule by its name; RpcError if there is nothing to say."""
         history = self._history
         columns = await (history.of_domain(domain) if rule is None else history.of_rule(domain, rule))
-        return json.dumps(self._minutes() | {"columns": columns}) + "\n"
+        more = {} if rule is None else {"reservations": self._reservations(domain, rule)}
+        return json.dumps(self._minutes() | {"columns": columns} | more) + "\n"
+
+    def _reservations(self, domain: str, name: str) -> Mapping[str, str]:
+        """What became of the reservations of a rule, in words; nothing of one that does not reserve."""
+        book = self._state.counted.book
+        rules = () if book is None else book.reserving
+        rule = next((rule for rule in rules if rule.domain == domain and ".".join(rule.path[1:]) == name), None)
+        return {} if rule is None or rule.limit is None else in_words(rule.reservations, rule.limit.kind.estimate)
 
     def _minutes(self) -> dict[str, Any]:
         now, running = system_clock() / SECOND, self._history.running_seconds
@@ -242,19 +253,21 @@ class RulesNow(NamedTuple):
     gauge_names: Sequence[str] = ()
     """Of those that some rules have."""
     gauges: Mapping[Tally, Gauges] = MappingProxyType({})
+    reserving: bool = False
+    """Some rules reserve."""
 
     @property
     def columns(self) -> Sequence[str]:
         """The names of the numbers in `counts`."""
-        return (*COUNTS, *self.gauge_names)
+        return (*COUNTS, *self.gauge_names, *(Reservations._fields if self.reserving else ()))
 
     def counts(self, rule: Rule) -> Sequence[float]:
-        """The counts of a rule, and its gauges."""
+        """The counts of a rule, its gauges, and its reservations."""
         counts = _counts(rule)
-        if not self.gauge_names:
-            return counts
-        gauges = self.gauges.get(rule.tally, NO_GAUGES)
-        return (*counts, *[getattr(gauges, name) for name in self.gauge_names])
+        if self.gauge_names:
+            gauges = self.gauges.get(rule.tally, NO_GAUGES)
+            counts = (*counts, *[getattr(gauges, name) for name in self.gauge_names])
+        return (*counts, *rule.reservations) if self.reserving else counts
 
     def described(self, rule: Rule) -> dict[str, Any]:
         """The rule with its numbers, the sum of its values if it counts them apart."""
@@ -266,6 +279,7 @@ class RulesNow(NamedTuple):
 
 
 def _description(rule: Rule) -> dict[str, Any]:
+    kind = PLAIN if rule.limit is None else rule.limit.kind
     return {
         "domain": rule.domain,
         "path": rule.path[1:],
@@ -273,10 +287,11 @@ def _description(rule: Rule) -> dict[str, Any]:
         "per_second": _per_second(rule),
         "options": _options(rule),
         "place": "" if rule.place is None else rule.place.short,
+        **({"estimate": kind.estimate} if kind.reserves else {}),
     }
 
 
-def _counts(rule: Rule) -> Sequence[int]:
+def _counts(rule: Rule) -> tuple[float, ...]:
     tallies = [rule.tally] if rule.tallies is None else [tally for _, tally in rule.tallies.items()]
     return (
         sum(tally.total_hits + tally.unlimited for tally in tallies),

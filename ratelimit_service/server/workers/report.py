@@ -186,6 +186,10 @@ class MergedCounts:
         self.domains.add_domains(book.domains)
         self._rules = {rule.path: rule for rule in book.rules}
 
+    def rule_at(self, path: Sequence[str]) -> Rule | None:
+        """The rule with this path."""
+        return self._rules.get(tuple(path))
+
     @property
     def ban_summary(self) -> BanSummary:
         """As the worker has them that reports the fewest: the others know more, and it will in a moment."""
@@ -239,7 +243,7 @@ class MergedCounts:
                 self.refusals.add(Refusal(*fields) for fields in piece)
             case "reservations":
                 for path, drained in piece:
-                    rule = self._rules.get(tuple(path))
+                    rule = self.rule_at(path)
                     if rule is not None and rule.measured is not None:
                         rule.measured.reservation_sums.add(drained)
 

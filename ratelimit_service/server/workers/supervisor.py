@@ -58,7 +58,7 @@ class Supervisor:
         self._dispatcher = Dispatcher(self._slots)
         self._sums = MergedCounts(settings, self._slots)
         self._method = _Method(self._sums, self._dispatcher)
-        self.explainer = workers_explainer(self._slots, self._dispatcher)
+        self.explainer = workers_explainer(self._slots, self._dispatcher, self._sums)
         self.ban_method = _ForwardedMethod(self._dispatcher, "bans")
         self.reset_method = _ForwardedMethod(self._dispatcher, "reset")
         self.deaths = 0
@@ -259,7 +259,10 @@ class Supervisor:
         match message:
             case ["tallies", piece]:
                 self._sums.add_tallies(piece)
-            case ["overrides" | "unknown_domains" | "unmatched" | "hot" | "domains" | "refusals" as kind, piece]:
+            case [
+                "reservations" | "overrides" | "unknown_domains" | "unmatched" | "hot" | "domains" | "refusals" as kind,
+                piece,
+            ]:
                 self._sums.add_piece(kind, piece)
             case ["report", _, summary]:
                 self._sums.add(summary)

@@ -25,10 +25,8 @@ from ratelimit_service.model import NEVER, Blocked, Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.counter_names import Counter
+from ratelimit_service.stores.used import endless, used_of
 from ratelimit_service.telemetry.tally import Tally
-
-_MANY: Final = 2**52
-"""A limit above any count: what is missing from it is the count."""
 
 _TALLY: Final = Tally()
 """A tally of no rule: looks are not counted."""
@@ -88,12 +86,11 @@ def content_of(counter: Counter, looks: Sequence[Hit], milliseconds: int) -> Con
     expires = milliseconds * 1000 if milliseconds >= 0 else None
     if not counter.algorithm:
         return Content(None, None, 0, None, expires, exists=exists)
-    endless = looks[-1]
-    limit, last = endless.limit, endless.decision
-    bucket = counter.algorithm in BUCKETS
-    used: int | None = (limit.most if bucket else _MANY) - last.remaining
+    last = looks[-1].decision
+    used: int | None = used_of(looks[-1].limit, counter.algorithm, last)
     if counter.rule is None:
-        return Content(None if bucket else used, None, last.reset_after, None, expires, exists=exists)
+        used = None if counter.algorithm in BUCKETS else used
+        return Content(used, None, last.reset_after, None, expires, exists=exists)
     whole, smaller = looks[0].decision, looks[1].decision
     if counter.limit.kind.waits_for_home:
         used = None  # its state has what is left of the lease
@@ -120,11 +117,10 @@ def _limits(limit: Limit, algorithm: str, debt: int) -> tuple[Limit, ...]:
     """The limits by which a counter with this one is looked at; the same objects for all that have it."""
     alone = limit.alone
     smaller = replace(alone, exceed=limit.exceed - debt - 1)
-    return limit, smaller, alone if algorithm in BUCKETS else replace(alone, requests=_MANY, exceed=0)
+    return limit, smaller, endless(alone, algorithm)
 
 
 @lru_cache(1000)
 def _rule_for(algorithm: str, limit: Limit) -> Rule:
     """A rule in place of one that is not there: it counts so, without an end."""
-    endless = limit if algorithm in BUCKETS else replace(limit, requests=_MANY)
-    return Rule("", (), endless, open_algorithm(algorithm or "fixed_window"))
+    return Rule("", (), endless(limit, algorithm), open_algorithm(algorithm or "fixed_window"))

@@ -11,11 +11,14 @@ const OF_A_RULE = [...OUTCOMES.filter(([name]) => name !== "unlimited"), ["spare
 export function openRule(rule) {
   const asked = {domain: rule.domain, rule: rule.path.join(".")};
   const chart = new Chart(OF_A_RULE), hot = new HotTables(), whatIf = new WhatIf(asked), problem = make("p", "bad");
-  const list = facts([["Limit", rule.limit], ["Options", rule.options.join(", ")], ["Where", rule.place]]);
+  const fixed = [["Limit", rule.limit], ["Options", rule.options.join(", ")], ["Where", rule.place]];
+  const list = make("div", "", facts(fixed));
   return openDialog(pathWords([rule.domain, ...rule.path]), [list, problem, chart.figure, hot.section, whatIf.section], async () => {
     try {
       const history = await get("/status/history", asked);
       chart.fill("Cost of each minute", history.columns, history);
+      const {reserved, settled} = history.reservations;
+      list.replaceChildren(facts([...fixed, ["Reserved", reserved], ["Settled", settled]]));
       hot.fill(await get("/status/hot", asked), false);
       problem.replaceChildren();
     } catch (error) {
