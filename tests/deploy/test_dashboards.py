@@ -168,6 +168,8 @@ def happen(run: Run) -> None:
     for _ in range(30):  # 20 pass, Redis denies the next, and what it has denied each worker knows
         call(service, "shop", "user=ada")
     call(service, "web", "user=ada", refund=True)
+    for more in ((), ("settled=1",)):
+        call(service, "every-option", "model=large", "request_id=1", *more)
 
     def leased() -> bool:
         """Units are held while hits come."""
