@@ -159,6 +159,10 @@ class Kind:
         """The time for which the second counter denies every hit."""
         return 0
 
+    def reservation(self, second: State | None, now: int) -> int:
+        """Of the id of a hit with this second counter: 2: it has a reservation; 1: that is settled; 0: neither."""
+        return 0
+
     def taken(self, cost: int, *, told: bool) -> int:
         """What a request takes of it, beside limits that reserve; `told`: the caller has told the cost."""
         return cost

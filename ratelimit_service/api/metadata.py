@@ -1,6 +1,6 @@
 """Dynamic metadata for Envoy's filters and access logs: the request, metadata of rules, and the rule that decided."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.struct_pb2 import Struct
@@ -8,12 +8,18 @@ from google.protobuf.struct_pb2 import Struct
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.rules.response import levels_text
-from ratelimit_service.rules.rule import Entries, Rule
+from ratelimit_service.rules.rule import FIRST, Entries, Rule
 from ratelimit_service.stores.hit import NO_LIMIT, Hit
 
 MAX_TEXT_LENGTH: Final = 256
 """Characters of each text about a rule; a name or a path of a rules file may be longer than a line of an access log."""
 
+
+DECIDED: Final = ("refused_by", "soft_limit", "charged_to")
+"""The names of what `rule_metadata` says: the rule that refused a request, or whose soft limit it exceeds; and what was
+charged of a list with `charge: first`."""
+
+REFUSED_BY, SOFT_LIMIT, CHARGED_TO = DECIDED
 
 Shown = Callable[[str, Entries], Entries]
 """The entries of a request for a domain as they may be shown."""
@@ -36,29 +42,40 @@ def dynamic_metadata(verdict: Verdict, request: Request, shown: Shown) -> Struct
     if metadata:
         described["metadata"] = metadata
     if verdict.response is not None and verdict.response.rule_metadata:
-        found = deciding_rule(verdict)
-        if found is not None:
-            described.update(rule_metadata(*found))
+        described.update(rule_metadata(deciding_rules(verdict)))
     message = Struct()
     message.update(described)
     return message
 
 
-def deciding_rule(verdict: Verdict) -> tuple[str, Rule] | None:
-    """The rule that refused the request, or whose soft limit it exceeds, with the name of its metadata."""
-    if not verdict.allowed:
-        hit = refusing_hit(verdict)
-        return None if hit is None else ("refused_by", hit.rule)
-    hit = exceeding_hit(verdict)
-    return None if hit is None else ("soft_limit", hit.rule)
+def deciding_rules(verdict: Verdict) -> Sequence[tuple[str, Rule]]:
+    """The rules that decided, each with the name of its metadata.
+
+    The one that refused the request, or whose soft limit it exceeds; and of lists with `charge: first` those charged.
+    """
+    hit = exceeding_hit(verdict) if verdict.allowed else refusing_hit(verdict)
+    found = [] if hit is None else [(SOFT_LIMIT if verdict.allowed else REFUSED_BY, hit.rule)]
+    if verdict.allowed:
+        firsts = [hit for hit in verdict.hits if hit is not None and hit.rule.together == FIRST]
+        found += [(CHARGED_TO, hit.rule) for hit in firsts if not hit.over]
+    return found
 
 
-def rule_metadata(key: str, rule: Rule) -> dict[str, Any]:
-    """The metadata about a rule: its name in metrics, its `name`, and where it stands in the rules files."""
-    described = {"domain": rule.domain, "rule": levels_text(rule), "name": rule.name}
-    if rule.place is not None:
-        described["place"] = rule.place.short
-    return {key: {name: _shortened(text) for name, text in described.items() if text}}
+def rule_metadata(found: Iterable[tuple[str, Rule]]) -> dict[str, Any]:
+    """The metadata about rules: the name in metrics, the `name`, and where it stands in the rules files.
+
+    Of what was charged the `name` alone, of several lists with a comma between them.
+    """
+    metadata: dict[str, Any] = {}
+    for key, rule in found:
+        if key == CHARGED_TO:
+            metadata[key] = f"{metadata[key]}, {_shortened(rule.name)}" if key in metadata else _shortened(rule.name)
+            continue
+        described = {"domain": rule.domain, "rule": levels_text(rule), "name": rule.name}
+        if rule.place is not None:
+            described["place"] = rule.place.short
+        metadata[key] = {name: _shortened(text) for name, text in described.items() if text}
+    return metadata
 
 
 def refusing_hit(verdict: Verdict) -> Hit | None:

@@ -12,7 +12,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from ratelimit_service.api.explanation import encode_explanation
 from ratelimit_service.api.headers import DEFAULT_NAMES, HeaderEncoder, HeaderNames, retry_after_seconds, wait_seconds
-from ratelimit_service.api.metadata import Shown, deciding_rule, dynamic_metadata, rule_metadata
+from ratelimit_service.api.metadata import Shown, deciding_rules, dynamic_metadata, rule_metadata
 from ratelimit_service.api.request import decode
 from ratelimit_service.api.wire import field, varint
 from ratelimit_service.limiter.verdict import Verdict
@@ -85,7 +85,7 @@ class ResponseEncoder:
         self._dynamic_metadata = dynamic_metadata
         self._draw = draw
         self._starts: dict[Rule, tuple[bytes, bytes]] = {}
-        self._rule_metadata: dict[tuple[str, Rule], bytes] = {}
+        self._rule_metadata: dict[tuple[tuple[str, Rule], ...], bytes] = {}
 
     def encode(self, verdict: Verdict, body: bytes) -> bytes:
         """The response to the request in `body`."""
@@ -149,16 +149,16 @@ class ResponseEncoder:
             yield encode_explanation(verdict.hits, verdict.unmatched, seconds)
 
     def _encode_rule_metadata(self, verdict: Verdict) -> bytes:
-        """The metadata about the rule that decided, made once for each rule: it takes 20 µs."""
-        found = deciding_rule(verdict)
-        if found is None:
+        """The metadata about the rules that decided, made once for the same ones: it takes 20 µs."""
+        found = tuple(deciding_rules(verdict))
+        if not found:
             return b""
         encoded = self._rule_metadata.get(found)
         if encoded is None:
             if len(self._rule_metadata) >= _MAX_RULES:
                 self._rule_metadata.clear()
             message = Struct()
-            message.update(rule_metadata(*found))
+            message.update(rule_metadata(found))
             encoded = self._rule_metadata[found] = _metadata(message)
         return encoded
 

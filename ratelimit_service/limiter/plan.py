@@ -23,6 +23,7 @@ from ratelimit_service.rules.problems import quoted
 from ratelimit_service.rules.reasons import why_unlimited
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import (
+    FIRST,
     NO_COUNTER,
     QUEUES,
     REPLACES,
@@ -505,7 +506,7 @@ def _without_marks(request: Request, key: str) -> tuple[Request, Collection[int]
 
 
 def _settle(hits: list[Hit | None], settles: Collection[int]) -> None:
-    """Have the hits of the descriptors that settle charged in full, each by itself."""
+    """Have the hits of the descriptors that settle charged in full, each by itself; of `charge: first` one of them."""
     for index in settles:
         if (hit := hits[index]) is not None:
             hits[index] = _settling(hit)
@@ -526,7 +527,7 @@ def _settling(hit: Hit) -> Hit | None:
     """What settles of a descriptor's hits: the first, with the others beside it. A refund alone gives back places."""
     hits = [each for each in (hit, *hit.beside) if not each.limit.kind.holds]
     for each in hits:
-        each.together = NO_BUNDLE
+        each.together = each.together if each.rule.together == FIRST else NO_BUNDLE
         if each.key:
             each.limit = settling(each.limit)
             each.tally = Settlements(each.tally)
@@ -545,7 +546,7 @@ def _takes_turn(hits: Sequence[Hit | None]) -> bool:
 def _bundle(hits: Sequence[Hit | None]) -> None:
     """Make one bundle of all that may refuse a request which takes a turn of a queue: then it takes none."""
     for hit in _all(hits):
-        if not hit.rule.shadow and not hit.quota and hit.limit is not NO_LIMIT:
+        if not hit.rule.shadow and not hit.quota and hit.limit is not NO_LIMIT and hit.rule.together != FIRST:
             hit.together = BUNDLE_OF_REQUEST
 
 

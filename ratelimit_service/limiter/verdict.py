@@ -6,7 +6,8 @@ from typing import Any
 from ratelimit_service.errors import RpcError
 from ratelimit_service.model import NEVER
 from ratelimit_service.rules.response import ResponseOptions
-from ratelimit_service.stores.hit import NO_LIMIT, Hit
+from ratelimit_service.rules.rule import FIRST
+from ratelimit_service.stores.hit import NO_LIMIT, Hit, first_with_room
 
 
 class Verdict:
@@ -107,8 +108,13 @@ def tightest_of(hits: Sequence[Hit]) -> Hit:
 
 
 def by_descriptor(hits: Sequence[Hit | None]) -> Sequence[Hit | None]:
-    """The tightest limit of each descriptor, by its first hit."""
-    return [tightest_of((hit, *hit.beside)) if hit is not None and hit.beside else hit for hit in hits]
+    """The limit of each descriptor that answers, by its first hit: the tightest, or that which is charged first."""
+    return [_answering(hit) if hit is not None and hit.beside else hit for hit in hits]
+
+
+def _answering(hit: Hit) -> Hit:
+    of = first_with_room if hit.rule.together == FIRST else tightest_of
+    return of((hit, *hit.beside))
 
 
 def tightest_first(hits: Sequence[Hit]) -> list[Hit]:

@@ -22,6 +22,7 @@ from ratelimit_service.rules.problems import LintWarning, Place
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import (
     ALONE,
+    FIRST,
     MAX_KEY_LENGTH,
     REQUEST,
     Entries,
@@ -288,6 +289,8 @@ class RuleBook:
         levels: tuple[Level, ...] = ()
         if overridden is not None:
             together, path_suffix = overridden.together, overridden.path_suffix
+            if together == FIRST:  # its counters have their names
+                together, path_suffix = ALONE, ()
             if overridden.changes_values and not overridden.default:
                 # Or a client that rotates in its network would have a counter for each of its addresses.
                 levels = tuple(level._replace(shared=None) for level in overridden.levels)

@@ -21,9 +21,10 @@ Entries = tuple[tuple[str, str], ...]
 _MAX_NAMES = 300
 """Characters of the levels in `name_prefix`."""
 
-ALONE, LIST, REQUEST = 0, 1, 2
+ALONE, LIST, REQUEST, FIRST = 0, 1, 2, 3
 """The bundle that a limit belongs to; all hits of a bundle are charged, or none. ALONE: no bundle. LIST: the limits of
-the same list. REQUEST: all limits of the request that have REQUEST too."""
+the same list. REQUEST: all limits of the request that have REQUEST too. FIRST: the limits of the same list, of which
+the first that has room is charged, and no other one."""
 
 
 RULED, NO_COUNTER, QUEUES, REPLACES, RESERVES = 1, 2, 4, 8, 16
@@ -91,7 +92,7 @@ class Rule:
     near: int = 0
     """A hit counts as near the limit when more than this much is used."""
     together: int = ALONE
-    """`ALONE`, `LIST` or `REQUEST`."""
+    """`ALONE`, `LIST`, `REQUEST` or `FIRST`."""
     beside: tuple["Rule", ...] = ()
     """The other limits of the same descriptor; only its first rule has them."""
     holder: int = -1
@@ -163,7 +164,9 @@ class Rule:
         if not self.counter_domain:
             set_once(self, "counter_domain", self.domain)
         set_once(self, "key_prefix", _prefix_of(self.counter_domain))
-        set_once(self, "key_suffix", "" if limit is None else limit.key_suffix(self.algorithm.name))
+        # Limits of such a list may be alike but for their names.
+        own_end = f"/first/{escaped(self.name)}" if self.together == FIRST else ""
+        set_once(self, "key_suffix", "" if limit is None else limit.key_suffix(self.algorithm.name) + own_end)
         set_once(self, "common_key", "" if limit is None else _common_key_of(self.key_prefix, self.pool, limit))
         set_once(self, "shares_slot", self.together != ALONE or self.common_key != "")
         names = "|".join(map(escaped, self.path[1:]))
@@ -471,7 +474,7 @@ def _counting(rule: Rule) -> Iterator[str]:
         "parts": f"{limit.parts} parts" if algorithm == "sub_windows" else "",
         "anchor": "from the first request" if limit.first_request else "",
         "count_refused": ""
-        if limit.count_refused == fixed
+        if limit.count_refused == fixed or rule.together == FIRST
         else "refused count too"
         if limit.count_refused
         else "refused do not count",
@@ -481,6 +484,8 @@ def _counting(rule: Rule) -> Iterator[str]:
     yield from filter(None, words.values())
     if rule.together == REQUEST:
         yield "charged together"
+    if rule.together == FIRST:
+        yield f"{rule.name}, charged if it is the first with room"
     if rule.quota_unit != limit.kind.counts:
         yield f"of {rule.quota_unit}"
     yield from _storing(rule, limit)

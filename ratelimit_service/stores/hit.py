@@ -5,9 +5,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
-from ratelimit_service.model import MAX_FIELD, ByPolicy, Decision, Limit, Unit
+from ratelimit_service.model import MAX_FIELD, MAX_WINDOW, NEVER, ByPolicy, Decision, Limit, Unit
 from ratelimit_service.rules.bans import Ban
-from ratelimit_service.rules.rule import Entries, Rule
+from ratelimit_service.rules.rule import FIRST, Entries, Rule
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Tally
 
@@ -89,7 +89,7 @@ class Hit:
         self.beside: Sequence[Hit] = ()
         """The hits of the other limits of the same descriptor."""
         self.spared = False
-        """It was allowed and not charged, because another hit of its bundle was denied."""
+        """It was allowed and not charged, because another hit of its bundle was denied; or was charged in its place."""
         self.by_policy: ByPolicy | None = None
         """The policy that answered it without the store, if one did."""
 
@@ -169,13 +169,32 @@ def in_bundles(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def spare(hits: Sequence[Hit]) -> None:
-    """Mark the allowed hits of bundles that have a denied one. All hits are decided, and in order of bundles."""
+    """Mark the allowed hits of bundles that have a denied one. All hits are decided, and in order of bundles.
+
+    With `charge: first` the store has marked them, or a policy allows several, of which the first counts.
+    """
     for together, members in groupby(hits, key=_together):
         if together:
             bundle = list(members)
+            if bundle[0].rule.together == FIRST:
+                found = first_with_room(bundle)
+                for hit in bundle:
+                    hit.spared = hit.spared or (found.decision.allowed and hit.decision.allowed and hit is not found)
+                continue
             denied = not all(hit.decision.allowed for hit in bundle)
             for hit in bundle:
                 hit.spared = denied and hit.decision.allowed
+
+
+def first_with_room(hits: Sequence[Hit]) -> Hit:
+    """Of the limits of a list with `charge: first` the one that is charged, else the one that has room soonest."""
+    left = [hit for hit in hits if not hit.spared]
+    return next((hit for hit in left if hit.decision.allowed), None) or min(left, key=_wait)
+
+
+def _wait(hit: Hit) -> int:
+    wait = hit.decision.retry_after
+    return MAX_WINDOW if wait == NEVER else wait
 
 
 _together = attrgetter("together")

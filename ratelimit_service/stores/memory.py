@@ -22,10 +22,11 @@ from operator import attrgetter
 from types import MappingProxyType
 
 from ratelimit_service.algorithms import State, expiry
+from ratelimit_service.algorithms.first import Alternative, choose
 from ratelimit_service.algorithms.kinds import ENDINGS
 from ratelimit_service.model import Decision
 from ratelimit_service.rules.bans import MAX_BANS, Ban, Bans, too_many
-from ratelimit_service.rules.rule import Rule
+from ratelimit_service.rules.rule import FIRST, Rule
 from ratelimit_service.stores.hit import Hit, second_key
 from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.system.clock import Clock, system_clock
@@ -149,6 +150,9 @@ class MemoryStore:
 
     def _charge_bundle(self, hits: Sequence[Hit], now: int) -> None:
         """Charge all hits, or only the denied ones whose limit counts denied hits."""
+        if hits[0].rule.together == FIRST:
+            self._charge_first(hits, now)
+            return
         states: States = {}
         for hit in hits:
             hit.decision = self._run(hit, hit.cost, states, now)
@@ -159,6 +163,27 @@ class MemoryStore:
                     hit.decision = self._run(hit, 0, states, now)
                 else:
                     self._charge_denied(hit, states, now)
+        self._keep_all(states, now)
+        for hit in hits:
+            self._end(hit)
+
+    def _charge_first(self, hits: Sequence[Hit], now: int) -> None:
+        """Charge the first limit that has room."""
+        states: States = {}
+        members = [
+            Alternative(
+                hit.rule.algorithm,
+                hit.limit,
+                self._state(hit.key, states),
+                self._state(second_key(hit), states) if hit.limit.kind.has_second else None,
+                hit.cost,
+            )
+            for hit in hits
+        ]
+        chosen, decisions = choose(members, now)
+        for index, (hit, decision) in enumerate(zip(hits, decisions, strict=True)):
+            hit.spared = chosen is not None and index != chosen
+            hit.decision = self._run(hit, hit.cost, states, now) if index == chosen else decision
         self._keep_all(states, now)
         for hit in hits:
             self._end(hit)

@@ -92,7 +92,8 @@ class Tally:
     exceeded: int = 0
     """Allowed above the limit, as far as the limit may be exceeded."""
     spared: int = 0
-    """The part of `total_hits` that was not charged, because another limit of its bundle denied its hit."""
+    """The part of `total_hits` that was not charged, because another limit of its bundle denied its hit, or of a list
+    with `charge: first` was charged in place of this one."""
     shadow_mode: int = 0
     """What a shadow rule would have refused: the part of `over_limit` that it let pass."""
     shadow_below_limit: int = 0
@@ -162,7 +163,7 @@ class Tally:
         setattr(self, number, getattr(self, number) + cost)
 
     def spare(self, cost: int) -> None:
-        """Count a hit that was allowed but not charged, because another hit of its bundle was denied."""
+        """Count a hit that was not charged, because of another one of its bundle."""
         if cost > 0:
             self.total_hits += cost
             self.spared += cost
@@ -194,6 +195,9 @@ class Settlements(Tally):
     def add(self, number: str, cost: int) -> None:
         """As Tally says."""
         self.tally.add(number, cost)
+
+    def spare(self, cost: int) -> None:
+        """Another limit of a list is charged it, and counts it."""
 
     def count_by_policy(self, cost: int, policy: str, outcome: str) -> None:
         """As Tally says: only `local` charges anything."""

@@ -563,7 +563,7 @@ def test_limits_are_charged_as_the_descriptor_says_else_as_the_file_does(
             "7:5: rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")),
         ("rate_limits: [*day]\n  descriptors: [{key: per_day}]", (
             '6:18: descriptor "per_day" has the name of the limit of rate_limits at 1.yaml:3:26')),
-        ("charge: both\n  rate_limit: *day", '5:11: charge "both" is not one of each, together'),
+        ("charge: both\n  rate_limit: *day", '5:11: charge "both" is not one of each, together, first'),
     ],
 )  # fmt: skip
 def test_a_malformed_list_of_limits_is_refused_at_its_place(text: str, expected: str) -> None:

@@ -266,7 +266,7 @@ def test_a_kept_settle_is_sent_no_later_than_its_id_is_known(at: float, *, may_h
     hit = kept_hit()
 
     kept.keep([hit], 0, sent=may_have_arrived)
-    kept.sweep(at, lambda _: True, lambda hit, _: found.append(hit))
+    kept.sweep(at, lambda _: True, lambda hits, _: found.extend(hits))
 
     assert ([(each.key, each.cost, each.limit) for each in found] == [(hit.key, 5, hit.limit)]) is again
     assert (kept.dropped["old"], numbers(hit.tally)) == ((0, {}) if again else (1, {"settles_dropped": 5}))
@@ -275,7 +275,7 @@ def test_a_kept_settle_is_sent_no_later_than_its_id_is_known(at: float, *, may_h
 def test_a_kept_settle_waits_while_the_server_of_its_counter_cannot_decide() -> None:
     kept, found = KeptSettles(), list[str]()
     kept.keep([kept_hit("far"), kept_hit("near")], 0, sent=False)
-    kept.sweep(1, lambda counter: "near" in counter.key, lambda hit, _: found.append(hit.key))
+    kept.sweep(1, lambda counter: "near" in counter.key, lambda hits, _: found.extend(hit.key for hit in hits))
 
     assert (len(kept), ["near" in key for key in found]) == (1, [True])
 

@@ -83,6 +83,12 @@ def a_limit(random: Random, taken: set[tuple[str, str]]) -> dict[str, Any]:
     return {**limit, "block_up_to": "90 years"} if "block_for" in limit and random.random() < 0.5 else limit
 
 
+def _for_first(name: str, limit: dict[str, Any]) -> dict[str, Any]:
+    """The limit as one of a list with `charge: first`."""
+    left = {key: value for key, value in limit.items() if key not in {"count_refused", "block_for", "block_up_to"}}
+    return {**left, "name": name}
+
+
 def some_places(random: Random, key: str) -> dict[str, Any]:
     return {"concurrency": random.choice([0, 1, 2, 3, 5]), "hold": "100 years", "place": key}
 
@@ -95,6 +101,9 @@ def some_descriptors(random: Random, deeper: bool) -> list[dict[str, Any]]:
         match random.randrange(5):
             case 0:
                 descriptor["rate_limits"] = [a_limit(random, taken) for _ in range(random.randint(1, 3))]
+                if random.random() < 0.3:
+                    descriptor["charge"] = "first"
+                    descriptor["rate_limits"] = [*map(_for_first, "xab", descriptor["rate_limits"])]
             case 1:
                 descriptor["rate_limit"] = random.choice([{"unlimited": True}, {"deny": True}, None])
             case _:
@@ -110,7 +119,7 @@ def some_descriptors(random: Random, deeper: bool) -> list[dict[str, Any]]:
             "*" in descriptor.get("value", "") or {"values", "cidr", "not"} & descriptor.keys()
         )
         descriptor["share_threshold"] = bool(sharing) and random.random() < 0.5
-        descriptor["charge"] = random.choice([None, "each", "together"])
+        descriptor.setdefault("charge", random.choice([None, "each", "together"]))
         if deeper:
             descriptor["descriptors"] = some_descriptors(random, False)
         found.append(descriptor)

@@ -177,6 +177,11 @@ local function owe(state, memo, limit, cost, now)
   return state, memo, allowed == 1 and got or got - 1, over, left, reset, retry
 end
 
+local function reservation(memo, now)
+  memo = in_force(memo, now)
+  return memo and (memo[3] == SETTLED and 1 or 2) or 0
+end
+
 local function read(limit, batch, from, _, algorithm)
   limit.hold, limit.bucket, limit.give = batch[from], batch[from + 1] == 1, twin(algorithm).give
   local clamp = limit.clamp
@@ -190,4 +195,4 @@ local function read(limit, batch, from, _, algorithm)
   return from + 2
 end
 
-return {read = read, charge = charge, owe = owe}
+return {read = read, charge = charge, owe = owe, reservation = reservation}

@@ -147,6 +147,11 @@ class Reserved(Kind):
             look.over = over
         return self._joined(own, groups, now), memo, look
 
+    def reservation(self, second: Memo | None, now: int) -> int:
+        """As Kind says."""
+        memo = _in_force(second, now)
+        return 0 if memo is None else 1 if memo[2] == SETTLED else 2
+
     def held_by(self, limit: Limit, holder: str) -> Limit:
         """With the digest of the id."""
         return replace(limit, kind=replace(self, holder=holder_of(holder)))

@@ -8,6 +8,7 @@ from google.protobuf.json_format import MessageToDict
 from ratelimit_service.api.explanation import EXPLAIN, decode_explanation
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
 from ratelimit_service.api.generated.ratelimit.v1.explanation_pb2 import Explanation
+from ratelimit_service.api.metadata import DECIDED
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.request import decode
 from ratelimit_service.api.response import ResponseEncoder
@@ -19,7 +20,7 @@ from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.turns import TurnQueues
 from ratelimit_service.model import MAX_FIELD
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.rule import Rule, entries_in_words
+from ratelimit_service.rules.rule import FIRST, Rule, entries_in_words
 from ratelimit_service.stores.memory import MemoryStore
 
 _MAX_COUNTERS: Final = 100_000
@@ -142,8 +143,10 @@ def _of_descriptor(
     if expected.limit is not None and (limit := expected.limit[index]) is not None:
         yield "limit", limit.text, limit.fits(rules), limits_in_words(rules)
     if expected.rule is not None and (rule := expected.rule[index]) is not None:
-        names = {name for each in rules for name in _names(each)}
-        yield "rule", rule, rule in names, _path(rules[0]) if rules else "none"
+        by = answer.explanation.descriptors[index].rule
+        found = [each for each in rules if each.together != FIRST or _path(each) == by]
+        names = {name for each in found for name in _names(each)}
+        yield "rule", rule, rule in names, _path(found[0]) if found else "none"
     if expected.denied is not None and (denied := expected.denied[index]) is not None:
         got = status.code != _OK
         yield "denied", _flag(denied), denied is got, _flag(got)
@@ -176,9 +179,9 @@ def _places(answer: _Answer) -> Sequence[str]:
 
 
 def _metadata(message: RateLimitResponse) -> Mapping[str, Any]:
-    """The `metadata` of rules, and by `rule_metadata` the rule that refused, or whose soft limit is exceeded."""
+    """The `metadata` of rules, and what `rule_metadata` says of the rules that decided."""
     found: dict[str, Any] = MessageToDict(message.dynamic_metadata)
-    return {**{key: found[key] for key in ("refused_by", "soft_limit") if key in found}, **found.get("metadata", {})}
+    return {**{key: found[key] for key in DECIDED if key in found}, **found.get("metadata", {})}
 
 
 def _has(found: object, expected: object) -> bool:

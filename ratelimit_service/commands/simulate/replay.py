@@ -268,7 +268,7 @@ class Side:
     def _settle_later(self, now: int, asked: _Asked, values: Values) -> None:
         cost = self._mapping.cost(values)
         if cost is None:
-            self.settlements.leave(asked.settled)
+            self.settlements.leave([hit for hit in asked.settled if not hit.spared])
             return
         settles = [Descriptor((*asked.entries[index], (self.mark, "1")), cost) for index in asked.settles]
         plan = self._limiter.plan(Request(self._domain, settles))
@@ -288,7 +288,8 @@ class Side:
             self._now, _, end, ended = heappop(self._ends)
             self._limiter.decide_now(end, lambda *_: True, b"")
             if ended is not None:
-                self.settlements.settle(ended)
+                charged = {hit.key for hit in end.charged if not hit.spared}
+                self.settlements.settle(ended._replace(hits=[hit for hit in ended.hits if hit.key in charged]))
 
     def finish(self) -> None:
         """Let the turns of all come that still wait, and all requests end."""

@@ -15,6 +15,7 @@ from ratelimit_service.rules.checks.witness import ChildNodes, Witness, lookup_w
 from ratelimit_service.rules.response import SILENT, response_in_words
 from ratelimit_service.rules.rule import (
     ALONE,
+    FIRST,
     LIST,
     REQUEST,
     Entries,
@@ -205,7 +206,7 @@ _FIELDS: Final[Mapping[str, str]] = {
 _IN_WORDS: Final = frozenset({"deny", "charge", "on_store_failure", "quota_unit", "regions"})
 """Those that the limit in words contains."""
 
-_CHARGED: Final = {ALONE: "each", LIST: "together in the list", REQUEST: "together"}
+_CHARGED: Final = {ALONE: "each", LIST: "together in the list", REQUEST: "together", FIRST: "first"}
 
 _OF_DOMAIN: Final[Mapping[str, Callable[[Domain], str]]] = {
     "charge of limits that come with requests": lambda domain: "together" if domain.together else "each",

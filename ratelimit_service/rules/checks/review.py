@@ -18,7 +18,7 @@ from ratelimit_service.rules.book import Domain, Node, RuleBook, all_nodes
 from ratelimit_service.rules.checks.region_notes import review_regions
 from ratelimit_service.rules.matching import Fit
 from ratelimit_service.rules.problems import LintWarning, Report, nearest, quoted, warning_at
-from ratelimit_service.rules.rule import Rule, limit_in_words, plural
+from ratelimit_service.rules.rule import FIRST, Rule, limit_in_words, plural
 from ratelimit_service.rules.syntax.document import YamlMap
 from ratelimit_service.rules.syntax.maps import given
 from ratelimit_service.rules.syntax.options import OPTIONS, MapType
@@ -190,7 +190,7 @@ def _is_weaker(rule: Rule, upper: Rule) -> bool:
         return False
     if limit.kind.has_second:  # its second counter denies when the other one has room
         return False
-    if any(each.shadow or each.quota for each in (rule, upper)):
+    if any(each.shadow or each.quota or each.together == FIRST for each in (rule, upper)):
         return False
     larger, at_least = _compare(limit, other)
     return larger and at_least and _nest(rule.algorithm.name, limit, other)

@@ -21,6 +21,7 @@ from ratelimit_service.rules.data_files import DataFiles, ReadData, read_data_fi
 from ratelimit_service.rules.leasing import LEAST, NO_LEASES, LeaseOptions, most_leased, why_not_leased
 from ratelimit_service.rules.lookup import Lookup
 from ratelimit_service.rules.problems import LintWarning, Place, Position, Positioned, Report, quoted
+from ratelimit_service.rules.reading import first
 from ratelimit_service.rules.reading.fits import ReadFit, Siblings, read_fit
 from ratelimit_service.rules.reading.limit import read_limit
 from ratelimit_service.rules.reading.pools import DomainPools, Membership, read_elastic
@@ -29,6 +30,7 @@ from ratelimit_service.rules.regions import ONE_REGION, RegionOptions
 from ratelimit_service.rules.response import SILENT, ResponseOptions
 from ratelimit_service.rules.rule import (
     ALONE,
+    FIRST,
     LIST,
     REQUEST,
     Level,
@@ -133,6 +135,8 @@ _TOGETHER = {
     ("each", True): ALONE,
     ("together", False): REQUEST,
     ("together", True): REQUEST,
+    ("first", False): ALONE,
+    ("first", True): FIRST,
     (None, False): ALONE,
     (None, True): LIST,
 }
@@ -447,6 +451,9 @@ class _Parser:
             if "rate_limit" not in values:
                 return None
             block = values["rate_limit"]
+            if values.get("charge") == "first":
+                message = "charge: first needs rate_limits, a list of limits in the order in which they are charged"
+                self._report.add(item.fields["charge"].value, message)
             return self._read_limit_rule(
                 block, item.fields["rate_limit"].key, values, _sharing_holders([block], levels, self._defaults)
             )
@@ -488,13 +495,14 @@ class _Parser:
         """The rule of one limit; in a list, `before` has the rules of the limits before it."""
         options = read_options(block, MapType.RATE_LIMIT, self._report)
         holder = next((index for index, level in enumerate(levels) if _has_holders(level)), -1)
+        together = _TOGETHER[values.get("charge") or self._charge, before is not None]
         defaults = self._defaults if holder >= 0 else self._without_reserve(block)
+        defaults = first.defaults(block, options, defaults, self._report) if together == FIRST else defaults
         algorithm, limit = read_limit(block, at, options, defaults, self._report)
         review_limit(block, options, self._report)
         elastic: Mapping[str, Any] = {}
         if limit is not None and "elastic" in options:
             limit, elastic = read_elastic(block, options, limit, self._report)
-        together = _TOGETHER[values.get("charge") or self._charge, before is not None]
         regions = ""
         if limit is not None:
             deployment = self._load.regions
@@ -511,7 +519,11 @@ class _Parser:
             for key in filter(options.get, WITHOUT_LIMIT):
                 self._report.add(block.fields[key].key, f"{key} has no meaning among several limits")
             if limit is not None:
-                path_suffix = self._suffix_in_list(at, algorithm, limit, before)
+                path_suffix = (
+                    first.path_suffix(at, options.get("name", ""), limit, before, self._report)
+                    if together == FIRST
+                    else self._suffix_in_list(at, algorithm, limit, before)
+                )
 
         fields = rule_fields(self._defaults, values, options)
         if limit is not None and limit.kind.holds:

@@ -204,10 +204,17 @@ OPTIONS = (
     ),
     Option(
         "charge",
-        (MapType.FILE, MapType.DESCRIPTOR, MapType.OTHERWISE),
+        (MapType.FILE,),
         choice(("each", "together")),
         "together: if one of these limits denies its hit, the request is charged to none of them. each: every limit is "
         "charged by itself, as in Envoy. At the top of the file it applies to all its descriptors.",
+    ),
+    Option(
+        "charge",
+        (MapType.DESCRIPTOR, MapType.OTHERWISE),
+        choice(("each", "together", "first")),
+        "each and together: as at the top of the file. first: in the order of rate_limits the first one that has room "
+        "is charged, and no other; a request is refused when none has.",
     ),
     Option(
         "settle",

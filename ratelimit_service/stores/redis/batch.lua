@@ -13,7 +13,8 @@
 --              its kind, 0 for a plain one; of a calendar then four edges, which fixed_window.lua explains; then what the
 --              twin of its kind reads
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
---              runs that are charged all or none stands how many they are, negative
+--              runs that are charged all or none stands how many they are, negative; a 0 behind that: of these runs
+--              the first is charged that has room
 --            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0
 -- ARGV[2]  the leases, if there are any, a JSON list; of each: the length of a term, and its phase; how many units are
 --            given back before the runs on the counter, and the end of the term for which they were leased; and what is
@@ -23,7 +24,8 @@
 --          blocked counter, how long it is blocked, negative; reset_after; and retry_after of those that were refused (of
 --          a hit with a place in a queue `got` is 2, and how long it waits stands in place of retry_after; of those that
 --          wait for the home of regions that is WAITS; of what has come about `got` is -3 if a look is allowed then, or -4,
---          and what was above the limit stands in place of room; of reservations reserved.lua tells more);
+--          and what was above the limit stands in place of room; of reservations reserved.lua tells more; of a run that
+--          another one was charged in place of, 4);
 --          then what twins tell of counters: the key, and a number that is tallied, or a list of numbers, what home is to
 --          be asked; then of each lease what `take` of lease.lua returns: units, room, term_end, reset_after, retry_after
 
@@ -139,7 +141,7 @@ local function read_limits(batch, now, leases)
     if number < 0 then
       limits[i].look, limits[i].owe = found.hit, found.owe
       if limits[i].with_second then
-        limits[i].with_second = {charge = kind.owe}
+        limits[i].with_second = {charge = kind.owe, reservation = kind.reservation}
       else
         limits[i].hit = twin('settle').charge
       end
@@ -155,7 +157,7 @@ end
 local function find_seconds(batch, at, limits)
   local runs, with_second, second_of = 0, {}, {}
   while at <= #batch do
-    if batch[at] < 0 then
+    if batch[at] <= 0 then
       at = at + 1
     else
       runs = runs + 1
@@ -304,8 +306,11 @@ local function charge(keys, batch, leases)
     end
   end
 
-  -- As in memory.py: all are charged, or only the denied ones whose limit counts denied hits; the others are looked at.
+  -- As in memory.py: all are charged, or only the denied ones whose limit counts denied hits; or the first with room. The
+  -- others are looked at.
   local function charge_together(count)
+    local first = batch[at] == 0
+    at = first and at + 1 or at
     local before, skewed, states, answers, all = {}, {}, {}, {}, true
     local seconds_before = {}
     for key, second in pairs(seconds) do
@@ -344,10 +349,23 @@ local function charge(keys, batch, leases)
         before[key] = before[key] or false
         states[key] = before[key]
       end
-      answers[i] = hit(i, batch[at + 3 * i - 2])
-      all = all and answers[i][2] > 0
+      if not first then
+        answers[i] = hit(i, batch[at + 3 * i - 2])
+        all = all and answers[i][2] > 0
+      end
     end
-    if not all then
+    if first then
+      local members, chosen = {}, nil
+      for i = 1, count do
+        local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
+        local second = limit.with_second and second_at(run + i - 1, limit)
+        members[i] = {limit = limit, state = states[key] or nil, second = second and second.state, cost = batch[at + 3 * i - 2]}
+      end
+      chosen, answers = twin('first').choose(members, now)
+      if chosen then
+        answers[chosen] = hit(chosen, members[chosen].cost)
+      end
+    elseif not all then
       for key, state in pairs(before) do
         states[key] = state
       end

@@ -7,9 +7,11 @@ and one that was never sent for as long as an id can be settled, `hold`. Both en
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from ratelimit_service.algorithms.kinds.reserved import REMEMBERED, Reserved
@@ -45,12 +47,12 @@ _AT_ONCE: Final = 256
 IsUp = Callable[[OnCounter], bool]
 """Whether the server of a counter can decide hits."""
 
-SendAgain = Callable[[Hit, Done], None]
-"""Sends a hit to the server of its counter."""
+SendAgain = Callable[[Sequence[Hit], Done], None]
+"""Sends the hits of a settle to the server of their counters."""
 
 
-class _Kept(NamedTuple):
-    """A settle without what its rule knows."""
+class _HitOfSettle(NamedTuple):
+    """A hit without what its rule knows."""
 
     rule: Rule
     key: str
@@ -58,8 +60,17 @@ class _Kept(NamedTuple):
     cost: int
     tally: Tally
     """Of the hits on it that are not settles."""
+    together: int
+
+
+class _Kept(NamedTuple):
+    """A settle: one hit, or those of a list of which one is charged."""
+
+    hits: Sequence[_HitOfSettle]
     until: float
     """Seconds of the monotonic clock, after which it is not sent any more."""
+    size: int
+    """Bytes."""
 
 
 class KeptHit(Hit):
@@ -86,28 +97,26 @@ class KeptSettles:
 
     def keep(self, hits: Sequence[Hit], came: float, *, sent: bool) -> None:
         """Keep those that settle a reservation, of hits that a policy has answered; `sent`: they may have arrived."""
-        for hit in hits:
-            kind = hit.limit.kind
-            if not (hit.limit.owes and isinstance(kind, Reserved)):
-                continue
-            until = hit.until if isinstance(hit, KeptHit) else came + kind.hold / SECOND
+        for settle in _settles(hits):
+            hit = settle[0]
+            until = hit.until if isinstance(hit, KeptHit) else came + hit.limit.kind.hold / SECOND
             if sent:
                 until = min(until, came + _SURE)
-            size = _size(hit.key)
+            size = sum(_BASE_BYTES + len(each.key) for each in settle)
             if len(self._kept) >= MOST or self._bytes + size > MOST_BYTES:
                 self.dropped["full"] += 1
                 if isinstance(hit, KeptHit):  # the others are counted with their answer
                     hit.tally.add("settles_dropped", hit.cost)
                 continue
             self._bytes += size
-            tally = hit.tally.tally if isinstance(hit.tally, Settlements) else hit.tally
-            kept = _Kept(hit.rule, hit.key, kind.holder, hit.cost, tally, until)
+            kept = _Kept([_charge_of(each) for each in settle], until, size)
             if sent:
                 self._kept.appendleft(kept)  # there is less time for it
             else:
                 self._kept.append(kept)
-            if hit.by_policy is not None:
-                hit.by_policy = hit.by_policy._replace(policy=KEPT)
+            for each in settle:
+                if each.by_policy is not None:
+                    each.by_policy = each.by_policy._replace(policy=KEPT)
 
     def sweep(self, now: float, is_up: IsUp, send: SendAgain) -> None:
         """Send some again, and drop those that are too old."""
@@ -115,19 +124,22 @@ class KeptSettles:
         rules: dict[Rule, Rule] = {}
         for _ in range(min(len(kept), _AT_ONCE)):
             settle = kept.popleft()
-            if settle.until > now and not is_up(NamedCounter(settle.rule, settle.rule.limit or NO_LIMIT, settle.key)):
+            first = settle.hits[0]
+            if settle.until > now and not is_up(NamedCounter(first.rule, first.rule.limit or NO_LIMIT, first.key)):
                 kept.append(settle)
                 continue
-            self._bytes -= _size(settle.key)
+            self._bytes -= settle.size
             if settle.until <= now:
                 self.dropped["old"] += 1
-                settle.tally.add("settles_dropped", settle.cost)
+                first.tally.add("settles_dropped", first.cost)
                 continue
-            rule = rules.get(settle.rule)
-            if rule is None:  # no policy charges it once more
-                rule = rules[settle.rule] = replace(settle.rule, on_store_failure="error")
-            hit = _again(settle, rule)
-            send(hit, partial(self._on_sent, hit))
+            hits = []
+            for each in settle.hits:
+                rule = rules.get(each.rule)
+                if rule is None:  # no policy charges it once more
+                    rule = rules[each.rule] = replace(each.rule, on_store_failure="error")
+                hits.append(_again(each, rule, settle.until))
+            send(hits, partial(self._on_sent, hits))
 
     def close(self) -> None:
         """What is kept is lost."""
@@ -153,27 +165,44 @@ class KeptSettles:
             ),
         )
 
-    def _on_sent(self, hit: Hit, error: StoreError | None) -> None:
-        if error is not None:
-            return  # it is kept again
-        self.sent_again += 1
-        decision = hit.decision
-        if isinstance(decision, SettledById) and decision.reserved == SETTLED_BEFORE:
-            hit.tally.add("settled", hit.cost)  # when it was sent first, which nothing has counted
-            return
-        hit.tally.count(hit.cost, decision, hit.rule.scale, hit.rule.shadow)
-        if hit.rule.measured is not None:
-            hit.rule.measured.measure(hit.limit, hit.cost, decision)
+    def _on_sent(self, hits: Sequence[Hit], error: StoreError | None) -> None:
+        if error is None:  # else it is kept again
+            self.sent_again += 1
+            for hit in hits:
+                if not hit.spared:
+                    _count(hit)
 
 
-def _again(settle: _Kept, rule: Rule) -> KeptHit:
-    hit = KeptHit(rule, settle.key, settle.cost, tally=Settlements(settle.tally), quota=False)
+def _count(hit: Hit) -> None:
+    decision = hit.decision
+    if isinstance(decision, SettledById) and decision.reserved == SETTLED_BEFORE:
+        hit.tally.add("settled", hit.cost)  # when it was sent first, which nothing has counted
+        return
+    hit.tally.count(hit.cost, decision, hit.rule.scale, hit.rule.shadow)
+    if hit.rule.measured is not None:
+        hit.rule.measured.measure(hit.limit, hit.cost, decision)
+
+
+def _settles(hits: Sequence[Hit]) -> Iterator[Sequence[Hit]]:
+    """The settles of a reservation among these hits."""
+    reserved = [hit for hit in hits if hit.limit.owes and hit.limit.kind.reserves]
+    for together, members in groupby(reserved, attrgetter("together")):
+        settles = list(members)
+        yield from [settles] if together else [[hit] for hit in settles]
+
+
+def _charge_of(hit: Hit) -> _HitOfSettle:
     kind = hit.limit.kind
     assert isinstance(kind, Reserved)
-    hit.limit = settling(replace(hit.limit, kind=replace(kind, holder=settle.holder)))
-    hit.until = settle.until
+    tally = hit.tally.tally if isinstance(hit.tally, Settlements) else hit.tally
+    return _HitOfSettle(hit.rule, hit.key, kind.holder, hit.cost, tally, hit.together)
+
+
+def _again(kept: _HitOfSettle, rule: Rule, until: float) -> KeptHit:
+    tally = Settlements(kept.tally)
+    hit = KeptHit(rule, kept.key, kept.cost, tally=tally, quota=False, together=kept.together)
+    kind = hit.limit.kind
+    assert isinstance(kind, Reserved)
+    hit.limit = settling(replace(hit.limit, kind=replace(kind, holder=kept.holder)))
+    hit.until = until
     return hit
-
-
-def _size(key: str) -> int:
-    return _BASE_BYTES + len(key)

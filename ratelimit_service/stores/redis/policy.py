@@ -90,7 +90,7 @@ class Policy:
                 share.limit = replace(share.limit, kind=hit.limit.kind, owes=hit.limit.owes)
         self._local.hit(shares, _decided)
         for hit, share in zip(hits, shares, strict=True):
-            hit.decision = share.decision
+            hit.decision, hit.spared = share.decision, share.spared
             # `Hit.remaining` subtracts all of the limit's `exceed`, but the share has only its part of it.
             hit.decision.remaining += hit.limit.exceed - share.limit.exceed
 

@@ -34,7 +34,7 @@ from ratelimit_service.algorithms import NAMES
 from ratelimit_service.algorithms.kinds import KINDS
 from ratelimit_service.algorithms.lease import Granted
 from ratelimit_service.model import SETTLED_BEFORE, Blocked, Decision, Limit, Queued, Reserving, SettledById
-from ratelimit_service.rules.rule import Rule
+from ratelimit_service.rules.rule import FIRST, Rule
 from ratelimit_service.stores.hit import Hit, OnCounter, common_counter
 from ratelimit_service.stores.redis.floors import Floors
 from ratelimit_service.stores.redis.keys import VERSION, cluster_key, cluster_second, plain_key, plain_second
@@ -249,9 +249,8 @@ class BatchScript:
         keys: list[str] = []
         runs: list[Run] = []
         numbers: list[int] = []
-        for size, hits_by_key in sections:
-            if size:
-                numbers.append(-size)  # so many runs are charged all or none
+        for mark, hits_by_key in sections:
+            numbers += mark
             for key, of_key in hits_by_key:
                 if len(of_key) == 1:  # almost all: 0.1 µs less than below
                     first = of_key[0]
@@ -285,14 +284,14 @@ class BatchScript:
             chain.from_iterable(part.names or map(self.key, part.hits) for part in parts) if self._clustered else None
         )
         counters: dict[str, list[Hit]] = {}
-        sections: list[_Section] = [(0, counters.items())]
+        sections: list[_Section] = [((), counters.items())]
         for part in parts:
             hits = part.hits
             for hit in hits:
                 if hit.together:
                     self._add_bundles(hits[hits.index(hit) :], names, sections)
                     counters = {}
-                    sections.append((0, counters.items()))
+                    sections.append(((), counters.items()))
                     break
                 key = start + hit.key if names is None else next(names)
                 found = counters.get(key)
@@ -307,7 +306,11 @@ class BatchScript:
         start = self._start
         for together, members in groupby(hits, _together):
             bundle = [(start + hit.key if names is None else next(names), [hit]) for hit in members]
-            sections.append((len(bundle) if together else 0, bundle))
+            mark: Sequence[int] = ()
+            if together:
+                is_first = bundle[0][1][0].rule.together == FIRST
+                mark = (-len(bundle), 0) if is_first else (-len(bundle),)
+            sections.append((mark, bundle))
 
     def _add_leases(
         self,
@@ -417,6 +420,8 @@ class BatchScript:
                     if not 0 <= retry <= hits[0].limit.kind.max_delay:
                         raise ValueError(retry)
                     hits[0].decision = Queued(True, left, 0, reset, 0, retry, now + retry)
+                elif got == _PASSED_OVER and len(hits) == 1:
+                    hits[0].decision, hits[0].spared = Decision(True, left, 0, reset, 0), True
                 elif got <= _SETTLED:
                     (hit,) = hits
                     hit.decision = _settled(hit.cost, got, room, left, reset, retry)
@@ -505,11 +510,11 @@ class _Limits(NamedTuple):
     """Those with a second counter."""
 
 
-_Section = tuple[int, Iterable[tuple[str, list[Hit]]]]
-"""The size of a bundle, or 0; and the hits on each counter."""
+_Section = tuple[Sequence[int], Iterable[tuple[str, list[Hit]]]]
+"""The numbers before the runs of a bundle, empty for hits that are charged alone; and the hits on each counter."""
 
 
-_TWINS: Final = (*NAMES, "lease", "settle")
+_TWINS: Final = (*NAMES, "lease", "settle", "first")
 
 _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log"})
 """Algorithms whose charges of one moment expire at one moment, however much they are."""
@@ -524,6 +529,8 @@ _QUEUED: Final = 2
 """The value in place of `got`: the hit has a place in a queue."""
 _RESERVED: Final = 3
 """The value in place of `got`: the hit is a new reservation."""
+_PASSED_OVER: Final = 4
+"""The value in place of `got`: another limit of its list was charged."""
 _SETTLED: Final = -3
 """The value in place of `got` of a settle; one less if a look after it is denied, as with the next two."""
 _SETTLED_BEFORE: Final = -5

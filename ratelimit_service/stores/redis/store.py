@@ -356,8 +356,8 @@ class RedisStore:
         lane = topology.lane_of(script.key(counter))
         return lane is not None and lane.healthy
 
-    def _send_again(self, hit: Hit, done: Done) -> None:
-        self.hit((hit,), done, GRANTED)
+    def _send_again(self, hits: Sequence[Hit], done: Done) -> None:
+        self.hit(hits, done, GRANTED)
 
     async def _give_back(self) -> None:
         """Give back all leases. Units that do not arrive in time are lost until their window ends."""
