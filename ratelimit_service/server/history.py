@@ -38,7 +38,7 @@ requests. Of ten thousand rules it takes 5 ms, or 22 ms when all had hits, in bl
 RULE_OUTCOMES: Final = ("allowed", "refused", "shadow", "policy_allowed", "policy_refused", "failed", "spared")
 """The outcomes of the cost of a rule's hits. `allowed` is what its tally has as within the limit, exceeded and
 unlimited; `refused` and `shadow` are the cost of denied hits; `spared` was allowed, and not charged because another
-limit of the request denied. These four are `total` of `/status`."""
+limit of the request denied, or was charged in its place. These four are `total` of `/status`."""
 
 _LOOKS: Final = 60 // LOOK_SECONDS + 1
 _WIDTH: Final = len(OUTCOMES)

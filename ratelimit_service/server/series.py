@@ -46,7 +46,10 @@ STATS: Final = (
     Stat("blocked", "The part of over_limit that a block (block_for) denied, or that began one.", ours=True),
     Stat("exceeded", "Cost above the limit that the rule's exceed option allowed, or its pool lent.", ours=True),
     Stat(
-        "spared", "Cost not charged because another limit, charged together with this one, denied the hit.", ours=True
+        "spared",
+        "Cost not charged because another limit, charged together with this one, denied the hit, or was charged in its "
+        "place.",
+        ours=True,
     ),
     Stat(
         "denied_below_limit",

@@ -32,6 +32,11 @@ descriptors:
   - {key: slow, rate_limit: {unit: year, requests_per_unit: 2, burst: 1, algorithm: token_bucket}}
   - {key: small, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: large, quota_mode: true, rate_limit: {unit: week, requests_per_unit: 1}}
+  - key: paid
+    charge: first
+    rate_limits:
+      - {unit: year, requests_per_unit: 1, name: plan}
+      - {unit: year, requests_per_unit: 2, name: credits}
   - {key: tokens, rate_limit: {unit: year, requests_per_unit: 2}}
   - {key: bytes, rate_limit: {unit: year, requests_per_unit: 100, quota_unit: content-bytes}}
   - {key: evil, rate_limit: {unit: year, requests_per_unit: 1, name: "a\\r\\nx-evil: 1\\"é"}}
@@ -113,7 +118,7 @@ ROUTES: Final = [
     *(route(f"/{key}", by((key, "x-user")), response_headers_to_add=_METADATA) for key in ("free", "soft", "trial")),
     *(
         route(f"/{key}", by((key, "x-user")), response_headers_to_add=_METADATA)
-        for key in ("slow", "evil", "maintenance", "blocked")
+        for key in ("slow", "evil", "maintenance", "blocked", "paid")
     ),
     route("/quota", by(("small", "x-user")), by(("large", "x-user")), response_headers_to_add=_METADATA),
     route("/both", by(("user", "x-user")), by(("denied", "x-user")), response_headers_to_add=_METADATA),
@@ -275,6 +280,15 @@ def test_the_soft_part_is_told(envoy: Envoy) -> None:
     assert [told.status for told in (first, soft, refused)] == [200, 200, 429]
     assert [told.one("x-ratelimit-exceeded") for told in (first, soft, refused)] == [None, "1", None]
     assert [list(told.metadata or ()) for told in (first, soft, refused)] == [[], ["soft_limit"], ["refused_by"]]
+
+
+def test_of_a_list_the_limit_that_was_charged_is_told(envoy: Envoy) -> None:
+    told = [get(envoy, "/paid") for _ in range(4)]
+
+    assert [each.status for each in told] == [200, 200, 200, 429]
+    assert [each.metadata.get("charged_to") for each in told] == ["plan", "credits", "credits", None]
+    assert [each.one("x-ratelimit-remaining") for each in told] == ["0", "1", "0", "0"]
+    assert [each.one("ratelimit-remaining") for each in told] == ["0", "1", "0", "0"]
 
 
 def test_a_trial_is_in_the_headers_of_envoyproxy_only(envoy: Envoy) -> None:

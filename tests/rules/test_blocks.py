@@ -158,6 +158,13 @@ CASES = {
     - request: user=ada + ip=x
       steps: [{remaining: [59, 0]}, {answer: refused, times: 5}, {hits: 0, remaining: [59, 0]}]
     """,
+    "The first with room": """
+    - request: user=ada
+      limit: {unit: day, requests_per_unit: 1000}
+      steps: [{hits: 990, rule: user.plan, remaining: 10}, {hits: 11, rule: user.credits, remaining: 489},
+              {times: 10, answer: allowed}, {hits: 489, rule: credits, remaining: 0},
+              {answer: refused, until_reset: 86400s}]
+    """,
     "Secret values": """
     - {request: api_key=k-1, limit: 60 per minute, steps: [{hits: 60}, {request: api_key=k-2, remaining: 59}]}
     """,

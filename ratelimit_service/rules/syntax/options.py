@@ -258,8 +258,9 @@ OPTIONS = (
         "rule_metadata",
         (MapType.FILE,),
         FLAG,
-        "Send Envoy the rule that refused a request, or that it exceeds by a soft limit, as dynamic metadata: "
-        "refused_by, soft_limit. Without it, the setting RESPONSE_RULE_METADATA applies.",
+        "Send Envoy the rule that refused a request, or that it exceeds by a soft limit, and the limit of a list "
+        "with charge: first that was charged, as dynamic metadata: refused_by, soft_limit, charged_to. Without "
+        "it, the setting RESPONSE_RULE_METADATA applies.",
     ),
     Option(
         "defaults",

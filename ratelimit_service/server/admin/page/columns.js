@@ -53,7 +53,7 @@ const COLUMNS = [
   counted("Within", "within", "Within the limit"),
   counted("Over", "over", "Of denied hits", red, true),
   counted("Exceeded", "exceeded", "Above the limit: allowed by the rule's exceed option, or on loan from its pool"),
-  counted("Spared", "spared", "Not charged, because another limit charged together with this one denied"),
+  counted("Spared", "spared", "Not charged, because another limit charged together with this one denied, or was charged in its place"),
   counted("Near", "near", "Below the limit, and near it; a part of the others"),
   counted("Would have refused", "shadow", "The part of Over that a rule in shadow mode let pass", amber),
   counted("Not charged", "charges_dropped",
