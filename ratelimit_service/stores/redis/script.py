@@ -250,7 +250,8 @@ class BatchScript:
         runs: list[Run] = []
         numbers: list[int] = []
         for mark, hits_by_key in sections:
-            numbers += mark
+            if mark:
+                numbers += mark
             for key, of_key in hits_by_key:
                 if len(of_key) == 1:  # almost all: 0.1 µs less than below
                     first = of_key[0]
