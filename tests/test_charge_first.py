@@ -363,17 +363,15 @@ def test_limits_of_one_window_have_counters_by_their_names() -> None:
         (("shop", "user", "more"), "|fixed_window/60000000/first/more"),
     ]
     assert [rule_in_full(rule) for rule in rules] == [
-        "10 requests per minute (plan, charged if it is the first with room)",
-        "10 requests per minute (more, charged if it is the first with room)",
+        "10 requests per minute (charged if it is the first with room)",
+        "10 requests per minute (charged if it is the first with room)",
     ]
 
 
 def test_explain_tells_the_order() -> None:
     outcome = explain(book(f"{TOP}{PLAN}{MORE}}}\n"), Request("shop", [Descriptor(entries_of("user"))]))
 
-    assert "2 limits at 1.yaml:6:9 apply: 10 requests per minute (plan, charged if it is the first with room)" in str(
-        outcome
-    )
+    assert "2 limits at 1.yaml:6:9 apply: 10 requests per minute (charged if it is the first with room)" in str(outcome)
 
 
 def test_what_no_descriptor_fits_may_have_a_list_too() -> None:

@@ -485,7 +485,7 @@ def _counting(rule: Rule) -> Iterator[str]:
     if rule.together == REQUEST:
         yield "charged together"
     if rule.together == FIRST:
-        yield f"{rule.name}, charged if it is the first with room"
+        yield "charged if it is the first with room"
     if rule.quota_unit != limit.kind.counts:
         yield f"of {rule.quota_unit}"
     yield from _storing(rule, limit)
