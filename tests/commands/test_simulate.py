@@ -694,6 +694,24 @@ def test_a_replay_reserves_when_a_request_begins_and_settles_what_it_has_cost_wh
     assert "3 1,200 1,100 33.3 % 1 110.0 % in 1 min shop.user.id" in " ".join(shown.split())
 
 
+def test_of_a_list_that_is_charged_first_a_replay_settles_the_limit_that_was_charged(tmp_path: Path) -> None:
+    limits = ", ".join(f"{{unit: hour, requests_per_unit: 1000, name: {name}}}" for name in ("plan", "credits"))
+    defaults = "defaults: {reserve: {id: id, hold: 5m, estimate: 400}}\n"
+    descriptor = f"descriptors: [{{key: id, charge: first, rate_limits: [{limits}]}}]\n"
+    head = f"domain: shop\nsettle: done\n{defaults}"
+    log = "\n".join(streamed(at, each, 5, size) for at, each, size in ((0, "a", 100), (1, "b", 300), (2, "c", 500)))
+    told = "--took", "took", "--settle", "bytes"
+
+    result = result_of(tmp_path, log, *told, rules=head + descriptor, descriptor="id={id}")["sides"][0]
+    looked = result_of(tmp_path, log, *told, rules=f"domain: shop\nsettle: done\n{descriptor}", descriptor="id={id}")
+
+    assert [(each["rule"], each["requests"], each["reserved"], each["cost"]) for each in result["settled"]] == [
+        ("shop.id.plan", 2, 800, 400),
+        ("shop.id.credits", 1, 400, 500),
+    ]
+    assert [(each["rule"], each["cost"]) for each in looked["sides"][0]["settled"]] == [("shop.id.plan", 900)]
+
+
 def test_a_limit_that_reserves_is_counted_by_its_own_algorithm(tmp_path: Path) -> None:
     log = streamed(0, "a", 0, 100) + "\n" + streamed(1, "b", 0, 100)
     other = "--settle", "bytes", "--algorithm", "token_bucket", "--json"

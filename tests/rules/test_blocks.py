@@ -160,7 +160,6 @@ CASES = {
     """,
     "The first with room": """
     - request: user=ada
-      limit: {unit: day, requests_per_unit: 1000}
       steps: [{hits: 990, rule: user.plan, remaining: 10}, {hits: 11, rule: user.credits, remaining: 489},
               {times: 10, answer: allowed}, {hits: 489, rule: credits, remaining: 0},
               {answer: refused, until_reset: 86400s}]
