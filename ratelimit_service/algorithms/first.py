@@ -3,17 +3,17 @@
 ==============================  ====================================================================================
 what comes                      is charged to
 ==============================  ====================================================================================
-a request                       the first limit with room for its cost; to none if there is none: then it is refused
+a request                       the first limit with room for its cost; none if there is none: then it is refused
 its id again, not settled yet   the limit that has its reservation, which charges nothing more
 a settle of a reservation       the limit that has it, an overrun too
 a settle of an unknown id       the last limit, in full
-a settle where nothing          the first limit that has anything left, in full, else the last: one that has nothing
-reserves                        left is passed over by looks, so those stop where all limits are used up
+a settle where nothing          the first limit that has anything left, in full, which may leave it in debt; else the
+reserves                        last: looks pass while any limit has something left
 a look, of cost 0               none; the first limit that has anything left answers, else the last
 a refund                        the first limit of which something is used, whichever was charged
 ==============================  ====================================================================================
 
-What is charged is charged whole to one limit; the others are looked at. The Lua twin is `first.lua`.
+All of it is charged to one limit; the others are looked at. The Lua twin is `first.lua`.
 """
 
 from collections.abc import Sequence

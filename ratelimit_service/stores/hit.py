@@ -84,8 +84,8 @@ class Hit:
         self.quota = quota
         """A request is denied by its quotas only if all of them are used up."""
         self.together = together
-        """The number of its bundle: hits of a request with the same one are all charged, or none; `NO_BUNDLE`: alone.
-        See `may_wait`."""
+        """The number of its bundle: hits of a request with the same one are all charged, or none, or the first with
+        room; `NO_BUNDLE`: alone. See `may_wait`."""
         self.beside: Sequence[Hit] = ()
         """The hits of the other limits of the same descriptor."""
         self.spared = False

@@ -95,6 +95,9 @@ class Store(StoreStatus, Protocol):
         the denied ones keep their decision, and are charged only where their limit counts refused hits; the others are
         looked at, with cost 0, and that is their decision.
 
+        Of a bundle of rules with `FIRST` one hit is charged, as `algorithms/first.py` says; the others are looked at,
+        and `spared`. If there is no room in any, all are denied, and none is charged.
+
         Returns the means to cancel the request while it waits, if it waits.
         """
 
