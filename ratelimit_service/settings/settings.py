@@ -271,8 +271,7 @@ class Settings(BaseModel):
     merge_domain_config: Boolean = _rules("false", "Allow several files to have rules of the same domain.")
     rules_precedence: Annotated[tuple[SourceKind, ...], reads(list_of(SourceKind))] = _rules(
         "",
-        "Which source's rules of a domain apply if several have it: the first of `files`, `api` and `xds` here, "
-        "separated by commas. Without that the rules of the last one that has it are refused.",
+        "Sources of rules, such as `api,files`: the first one gives a domain that several have; else that is an error.",
         NEW,
     )
     hash_key: Annotated[SecretStr, AfterValidator(_read_secret)] = _rules(
