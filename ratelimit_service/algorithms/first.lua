@@ -5,8 +5,11 @@ local PASSED_OVER = 4
 
 -- -> state, allowed, room, left, reset_after, retry_after
 local function hit(member, cost, now)
-  local limit = member.limit
-  return (limit.look or limit.hit)(member.state, limit, cost, now)
+  local limit, state = member.limit, member.state
+  if limit.with_second then
+    state = limit.with_second.own(state, limit, now)
+  end
+  return (limit.look or limit.hit)(state, limit, cost, now)
 end
 
 local function reserved_in(members, now, owes)

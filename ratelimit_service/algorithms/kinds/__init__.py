@@ -10,6 +10,7 @@
     owe(state, second, limit, cost, now)  ->   the same, as `Kind.owe`, with `limit.owe` too; -3 or -4 in place of
                                                allowed, and what is above the limit in place of room
     reservation(second, now)  -> number        as `Kind.reservation`; may be missing
+    own(state, limit, now)  -> state           what the algorithm reads of it; beside `reservation`
     deny(second, limit, cost, charged, now)  -> second, charged
                                                as `Kind.deny`; may be missing
     hit, owe, load, save, ahead, clamp         as of an algorithm, in whose place they are

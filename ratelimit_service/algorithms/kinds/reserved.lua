@@ -21,6 +21,11 @@ local function parted(state, limit, now)
   return {unpack(state, 1, #state - 1)}, state[#state]
 end
 
+-- The state as the algorithm reads it.
+local function own(state, limit, now)
+  return (parted(present(state, now), limit, now))
+end
+
 -- -> the state of a window, which is a new one, with that moment behind it
 local function begun(own, since)
   if own then
@@ -195,4 +200,4 @@ local function read(limit, batch, from, _, algorithm)
   return from + 2
 end
 
-return {read = read, charge = charge, owe = owe, reservation = reservation}
+return {read = read, charge = charge, owe = owe, reservation = reservation, own = own}

@@ -141,7 +141,7 @@ local function read_limits(batch, now, leases)
     if number < 0 then
       limits[i].look, limits[i].owe = found.hit, found.owe
       if limits[i].with_second then
-        limits[i].with_second = {charge = kind.owe, reservation = kind.reservation}
+        limits[i].with_second = {charge = kind.owe, reservation = kind.reservation, own = kind.own}
       else
         limits[i].hit = twin('settle').charge
       end
