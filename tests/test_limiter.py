@@ -1,14 +1,12 @@
 """Requests in, verdicts out: what is charged, and what all descriptors add up to."""
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import pytest
 
 from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
-from ratelimit_service.limiter.plan import Plan
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.rule import counter_key
@@ -18,7 +16,7 @@ from ratelimit_service.stores.store import Done
 from ratelimit_service.system.clock import DAY, MINUTE
 from tests.books import book
 from tests.clocks import Clock
-from tests.verdicts import check, kept
+from tests.verdicts import check, kept, values
 
 RULES = """
     domain: shop
@@ -83,18 +81,6 @@ COPIED = """
       - {key: closed, shadow_mode: true, rate_limit: {deny: true}}
       - {key: free, rate_limit: {unlimited: true}}
     """
-
-
-def values(thing: Any) -> Any:
-    """What is in each slot of a plan, of its verdict and of its hits; slots without a value are left out."""
-    match thing:
-        case Plan() | Verdict() | Hit():
-            slots = chain.from_iterable(getattr(each, "__slots__", ()) for each in type(thing).__mro__)
-            return {slot: values(getattr(thing, slot)) for slot in slots if hasattr(thing, slot)}
-        case list() | tuple():
-            return [values(each) for each in thing]
-        case _:
-            return thing
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from ratelimit_service.api.decision_log import log_failure, with_decisions_logge
 from ratelimit_service.api.method import NOT_TOLD_APART, Reply
 from ratelimit_service.api.request import DEFAULT, RequestLimits, decode
 from ratelimit_service.api.response import ResponseEncoder
+from ratelimit_service.api.shapes import Shapes
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.plan import Plan
@@ -54,6 +55,7 @@ class ShouldRateLimit:
         """The cache, least recently added first."""
         self._cache_bytes = 0
         """The size of the cache, as `_bytes_of` estimates it."""
+        self._shapes = Shapes()
         self._seen: set[int] = set()
         """Hashes of requests that have come at least once lately."""
 
@@ -88,13 +90,19 @@ class ShouldRateLimit:
 
         So a flood of requests that are all different adds nothing to the cache, and evicts nothing.
         """
-        request = decode(body, self._limits)
-        plan = self._limiter.plan(request)
-        if len(body) > MAX_CACHED_SIZE:
-            return plan
-        for descriptor in request.descriptors:
-            if descriptor.override is not None:
-                return plan  # a limit sent with a request is a rule of its own, which makes the plan too large
+        plan = self._shapes.plan(body, self._limiter.edition)
+        if plan is None:
+            request = decode(body, self._limits)
+            plan = self._limiter.plan(request)
+            if len(body) > MAX_CACHED_SIZE:
+                return plan
+            for descriptor in request.descriptors:
+                if descriptor.override is not None:
+                    return plan  # a limit sent with a request is a rule of its own, which makes the plan too large
+            book = self._limiter.book
+            # Longer values of the same bytes may be refused; and a ban asks for values.
+            if len(body) <= self._limits.small and book is not None and not self._limiter.bans.by_key:
+                self._shapes.learn(body, request, plan, book)
         if hash(body) in self._seen:
             self._cache(body, plan)
         else:

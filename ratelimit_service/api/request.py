@@ -42,8 +42,8 @@ _MAX_PLAIN: Final = 1000
 """Most bytes of a request that is decoded by hand."""
 
 # Tags: field number, then wire type 2 (length and bytes).
-_DOMAIN = _ENTRY = _KEY = 1 << 3 | 2
-_DESCRIPTOR = _VALUE = 2 << 3 | 2
+DOMAIN = ENTRY = KEY = 1 << 3 | 2
+DESCRIPTOR = VALUE = 2 << 3 | 2
 
 
 def decode(body: bytes, limits: RequestLimits = ANY) -> Request:
@@ -92,13 +92,13 @@ def _decode_plain(body: bytes) -> Request | None:
         return None
     descriptors = []
     try:
-        if body[0] != _DOMAIN or not 0 < body[1] < 128:
+        if body[0] != DOMAIN or not 0 < body[1] < 128:
             return None
         at = 2 + body[1]
         domain = body[2:at].decode()
         while at < end:
             size = body[at + 1]
-            if body[at] != _DESCRIPTOR or size > 127:
+            if body[at] != DESCRIPTOR or size > 127:
                 return None
             at += 2
             end_of_descriptor = at + size
@@ -110,10 +110,10 @@ def _decode_plain(body: bytes) -> Request | None:
                 value_at = key_at + key_size + 2
                 # A size of 128 or more continues in the next byte, so the end of such an entry is not where it seems.
                 if (
-                    tag != _ENTRY
+                    tag != ENTRY
                     or size > 127
-                    or key_tag != _KEY
-                    or body[value_at - 2] != _VALUE
+                    or key_tag != KEY
+                    or body[value_at - 2] != VALUE
                     or value_at + body[value_at - 1] != at
                 ):
                     return None

@@ -143,6 +143,12 @@ class Plan:
         if self.has_bundles and response is not None:
             verdict.limits = [each for hit in hits if hit is not None for each in (hit, *hit.beside)]
 
+    @property
+    def is_plain(self) -> bool:
+        """It has one hit with a counter for each descriptor, and nothing else."""
+        told = self.increments or self.queued_bytes or self.settles or self.verdict.idle_quota
+        return self.hits is self.charged and not told and self.verdict.unmatched is None
+
     def again(self) -> "Plan":
         """A copy with its own hits, since requests that wait for the store must not share them."""
         if self.hits is not self.charged:

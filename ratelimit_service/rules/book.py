@@ -102,6 +102,12 @@ class Node:
         """Whether its descriptor, which has this name, matches a single value."""
         return self.fit is None and not self.key_only and "*" not in name
 
+    def asks(self, key: str) -> bool:
+        """Whether values of this key are compared with more than the names of descriptors. It looks at all patterns."""
+        if self.matchers is not None:
+            return self.matchers.asks(key)
+        return self.wildcards is not None and self.wildcards.may_match(f"{key}_")
+
     def child(self, key: str, value: str, secrets: Secrets, work: PatternWork | None = None) -> "Node | None":
         """The child that an entry matches. A secret value's own child has its digest's name."""
         if self.matchers is not None:

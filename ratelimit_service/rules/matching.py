@@ -55,6 +55,11 @@ class Wildcards(Generic[T]):
         self.tries = any(map(_has_middles, chain.from_iterable(groups)))
         """Whether some must be looked for in the text."""
 
+    def may_match(self, start: str) -> bool:
+        """Whether some pattern may match a text that begins so. It looks at all of them."""
+        starts = (literal for *_, by_ends in self._shapes for literal, _ in by_ends)
+        return any(literal.startswith(start) or start.startswith(literal) for literal in starts)
+
     def find(self, text: str, work: PatternWork | None = None) -> T | None:
         """The node of the first pattern, in the order given, that matches `text`.
 
@@ -448,6 +453,10 @@ class Matchers(Generic[N]):
         address = parse_address(value)
         found = None if of_key is None else of_key.values.get(value if address is None else address)
         return None if found is None else found.node
+
+    def asks(self, key: str) -> bool:
+        """Whether values of this key are compared with more than the names of descriptors. It looks at all patterns."""
+        return key in self._by_key or self._wildcards.may_match(f"{key}_")
 
     def has_fits(self, key: str) -> bool:
         """Whether some descriptor of this key has a fit."""
