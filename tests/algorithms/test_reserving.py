@@ -281,6 +281,15 @@ def test_a_bucket_keeps_groups_for_hold_and_sixteen_at_most(client: Client, hold
     assert in_lua(client, tested, [*steps, *settles]) == in_python(tested, [*steps, *settles])[0]
 
 
+def test_a_bucket_loses_little_where_more_moments_are_open_than_it_has_groups(answers: Answers) -> None:
+    """Without a bound, all of the 1,000 would go back; with the oldest groups joined into one, 400."""
+    reserved = [(number / 1000, "reserve", f"{number}", 25) for number in range(40)]
+    settled = [(0.04, "settle", f"{number}", 0) for number in reversed(range(40))]
+    found = answers(rule("token_bucket"), *reserved, *settled, (0.04, "look", "x", 0))
+
+    assert found[-1] == (True, 925)
+
+
 @given(st.integers(0, 2**64))
 def test_a_twin_reserves_and_settles_as_the_python_does(client: Client, seed: int) -> None:
     random = Random(seed)  # noqa: S311 - the seed tells the history

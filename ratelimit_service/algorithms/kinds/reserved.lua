@@ -80,8 +80,15 @@ local function open(groups, now, low, hold)
     table.remove(groups, 1)
   end
   if #groups > 2 * MOST_GROUPS then
-    table.remove(groups, 3)
-    table.remove(groups, 3)
+    -- The reservations of one join those before it: one that loses least by that.
+    local joins = 3
+    for i = 5, #groups - 3, 2 do
+      if groups[i + 1] - groups[i - 1] < groups[joins + 1] - groups[joins - 1] then
+        joins = i
+      end
+    end
+    table.remove(groups, joins)
+    table.remove(groups, joins)
   end
 end
 

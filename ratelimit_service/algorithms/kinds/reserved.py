@@ -259,8 +259,8 @@ def _opened(groups: Groups, now: int, low: int, hold: int) -> Groups:
     left.append((at, low))
     while len(left) > 1 and left[1][0] <= now - hold:
         del left[0]
-    if len(left) > _MOST_GROUPS:
-        del left[1]
+    if len(left) > _MOST_GROUPS:  # the reservations of one join those before it: one that loses least by that
+        del left[min(range(1, len(left) - 1), key=lambda number: left[number][1] - left[number - 1][1])]
     return left
 
 
