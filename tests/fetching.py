@@ -65,6 +65,20 @@ def go_program(name: str, package: str) -> Path:
     return filled(TOOLS / name, package, build) / name
 
 
+def go_source(name: str, source: Path) -> Path:
+    """The program that a folder of ours builds to, of modules whose sums it has."""
+    go = shutil.which("go")
+    files = [*sorted(source.glob("*.go")), source / "go.mod", source / "go.sum"]
+
+    def build(fresh: Path) -> None:
+        if go is None:
+            raise Missing("needs Go to build it")
+        _note(f"compiling {source.relative_to(ROOT)}, which takes a minute or more")
+        run([go, "build", "-mod=readonly", "-o", str(fresh / name), "."], {"GOTOOLCHAIN": "local"}, source)
+
+    return filled(TOOLS / name, "\n".join(file.read_text(encoding="utf-8") for file in files), build) / name
+
+
 def go_files(name: str, module: str, files: Sequence[str]) -> Path:
     """A folder with these files of this version of a module, which are no code."""
     go = shutil.which("go")

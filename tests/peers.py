@@ -26,6 +26,7 @@ from tests.fetching import (
     debian_packages,
     go_files,
     go_program,
+    go_source,
     interpreter,
     python_packages,
     run,
@@ -75,6 +76,18 @@ OPERATOR: Final = "github.com/prometheus-operator/prometheus-operator@v0.76.0"
 CYCLONEDX: Final = (
     *("cyclonedx-python-lib==11.12.0", "py-serializable==2.1.0", "defusedxml==0.7.1", "sortedcontainers==2.4.0"),
     *("packageurl-python==0.17.6", "license-expression==30.4.4", "boolean.py==5.0"),
+)
+ENVOY_GATEWAY: Final = "github.com/envoyproxy/gateway@v1.9.1"
+ENVOY_GATEWAY_RULES: Final = (
+    *("distinct-match", "distinct-remote-address-match", "empty-header-matches", "global-shadow-mode"),
+    *("global-shared-distinct-match", "global-shared-multiple-shared-policies"),
+    *("header-and-cidr-matches", "masked-remote-address-match", "method-match", "month-year-rule"),
+    *("multiple-all-match", "multiple-domains", "multiple-global-shared-distinct-match"),
+    *("multiple-listeners-distinct-match", "multiple-listeners-same-shared-distinct-match"),
+    *("multiple-listeners-shared-distinct-match", "multiple-masked-remote-address-match-with-same-cidr"),
+    *("multiple-matches", "multiple-routes", "multiple-rules", "multiple-shared-and-unshared"),
+    *("multiple-shared-ratelimit-rules", "path-match", "query-parameters-match"),
+    *("ratelimit-sourceip-invert", "value-match"),
 )
 KUBERNETES: Final = ("1.27", "1.37")
 """The oldest version that the chart is for, and the newest whose schemas there are."""
@@ -201,6 +214,21 @@ def envoyproxy_of_go() -> Path:
 def envoyproxy() -> Path:
     """The service of envoyproxy/ratelimit itself, in Go; `ENVOYPROXY=/path/to/another pytest …` takes that one."""
     return Path(os.environ["ENVOYPROXY"]) if "ENVOYPROXY" in os.environ else envoyproxy_of_go()
+
+
+@Peer
+def control_plane() -> Path:
+    """A control plane: a small program around go-control-plane's own server."""
+    return go_source("control-plane", ROOT / "tests" / "planes")
+
+
+@Peer
+def envoy_gateway_rules() -> Path:
+    """The folder of what Envoy Gateway's own tests expect of it: the rules that it makes, and its Deployment."""
+    rules = (f"internal/xds/translator/testdata/out/ratelimit-config/{name}.yaml" for name in ENVOY_GATEWAY_RULES)
+    deployment = "internal/infrastructure/kubernetes/ratelimit/testdata/deployments/{}.yaml"
+    deployments = (deployment.format(name) for name in ("default-env", "redis-tls-settings", "enable-tracing"))
+    return go_files("envoy-gateway", ENVOY_GATEWAY, [*rules, *deployments])
 
 
 @Peer
@@ -335,7 +363,21 @@ def cyclonedx() -> Path:
 
 
 ALL: Final = (
-    *(xds_protos, grpc_peers, envoy, envoyproxy_of_go, grpcurl, ghz, h2spec, h2load, nghttp, curl, locust),
+    *(
+        xds_protos,
+        grpc_peers,
+        envoy,
+        envoyproxy_of_go,
+        control_plane,
+        envoy_gateway_rules,
+        grpcurl,
+        ghz,
+        h2spec,
+        h2load,
+        nghttp,
+        curl,
+        locust,
+    ),
     *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, axe, promtool, prometheus, grafana_types),
     *(compose_config, helm, kubectl, kubernetes_validate, operator_schemas, cyclonedx, zsh, fish),
 )

@@ -312,8 +312,9 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         ("ON_STORE_FAILURE", "allow", "is not one of error, open, closed, local"),
         ("INSTANCES", "0", "is not a whole number from 1 to 2147483647"),
         ("KEY_FORMAT", "theirs", "is not one of own, envoyproxy"),
-        ("CONFIG_TYPE", "GRPC_XDS_SOTW", "is not supported by this release: rules are read from files (FILE)"),
-        ("CONFIG_TYPE", "", "is not one of FILE"),
+        ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "2", "is not a number from 0 to 1"),
+        ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "x", "is not a map such as key:value,key2:value2"),
+        ("CONFIG_TYPE", "", "is not one of FILE, GRPC_XDS_SOTW"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_was_expected(variable: str, text: str, wrong: str) -> None:
@@ -413,7 +414,7 @@ def test_variables_of_tracing_are_never_taken_for_misspelt_ones(tmp_path: Path) 
 
 
 def test_the_environment_of_envoy_gateway_warns_of_what_is_missing_and_of_nothing_else() -> None:
-    """As far as its deployment sets it for files; its rules come from a control plane, which is refused by name."""
+    """Of all that its deployment sets, one variable has no effect, there neither."""
     environ = {
         "USE_STATSD": "false",
         "USE_PROMETHEUS": "true",
@@ -448,15 +449,12 @@ def test_the_environment_of_envoy_gateway_warns_of_what_is_missing_and_of_nothin
         "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "/certs/ca.crt",
     }
 
-    assert load_settings(environ)[1] == [
+    assert load_settings(environ | by_xds)[1] == [
         (
             "GRPC_SERVER_TLS_CA_CERT: not used by this release: envoyproxy does not read it either;"
             " GRPC_CLIENT_TLS_CACERT names the CA that clients are checked with"
         ),
     ]
-    assert problems_of(environ | by_xds) == (
-        'CONFIG_TYPE: "GRPC_XDS_SOTW" is not supported by this release: rules are read from files (FILE)',
-    )
 
 
 @pytest.mark.parametrize("variable", sorted(ALWAYS_ON))

@@ -1,6 +1,7 @@
 """grpc.health.v1: whether a load balancer should send calls here.
 
-The service is healthy while rules are loaded and it does not drain; with `needs_store` only while its store can decide.
+The service is healthy while rules are loaded, if it needs them, and it does not drain; with `needs_store` only while
+its store can decide.
 A load balancer polls (Check), or keeps a call open that sends each change (Watch).
 """
 
@@ -33,16 +34,18 @@ _UNAVAILABLE = RpcError(Status.UNAVAILABLE, "the service is stopping")
 class Health:
     """The status of the service, and the calls that watch it.
 
-    Without `needs_store` the service is healthy without its store too: a policy decides then.
+    Without `needs_store` the service is healthy without its store too: a policy decides then. Without `needs_rules` it
+    is healthy before there are any.
     """
 
-    def __init__(self, *, needs_store: bool = False, clock: Clock = system_clock) -> None:
+    def __init__(self, *, needs_store: bool = False, needs_rules: bool = True, clock: Clock = system_clock) -> None:
         self.draining_since: int | None = None
         """When draining began, in microseconds since the epoch."""
         self._clock = clock
         self._needs_store = needs_store
         self._decides = not needs_store
-        self._loaded = False
+        self._needs_rules = needs_rules
+        self._loaded = not needs_rules
         self._finished = False
         # A dict keeps their order: the first is notified first.
         self._watchers: dict[_Watcher, None] = {}
@@ -54,7 +57,7 @@ class Health:
 
     def set_rules_loaded(self, loaded: bool) -> None:
         """Set whether rules are loaded."""
-        self._loaded = loaded
+        self._loaded = loaded or not self._needs_rules
         self._notify()
 
     def set_store_healthy(self, healthy: bool) -> None:

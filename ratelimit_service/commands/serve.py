@@ -114,8 +114,18 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, app, stop, number, seconds)
     loop.add_signal_handler(signal.SIGHUP, app.reload)
+    starting = asyncio.create_task(app.start())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():  # it may wait for rules, for ever
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        app.abandon()
+        log.info("stopped before the start was complete")
+        exit_within(EXIT_SECONDS, 0)
+        return
     try:
-        await app.start()
+        await starting
     except ListenError as error:
         raise StartError(f"{error} ({_variables_of(error.address, settings)})") from error
     for address in app.addresses:

@@ -142,7 +142,7 @@ class Loading:
         async with self._one_at_a_time:
             for feed, each in given.items():
                 feed.waiting = each if isinstance(each, Documents) else None
-                if not isinstance(each, Documents):
+                if not isinstance(each, Documents) and each:
                     self._reject(feed, each)
             changed = [feed for feed, each in given.items() if isinstance(each, Documents)]
             if changed:

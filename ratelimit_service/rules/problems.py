@@ -95,7 +95,7 @@ class Report:
 
     def within(self, at: Positioned) -> str:
         """The place in this document, for a message about another place of it."""
-        return self.pointers[at.line] if self.pointers else f"{at.line}:{at.column}"
+        return self.pointers[at.line].lstrip() if self.pointers else f"{at.line}:{at.column}"
 
     def add(self, at: Positioned, message: str) -> None:
         """Add an error; reading continues. Raises RulesError when there are too many."""

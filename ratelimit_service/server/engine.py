@@ -49,7 +49,9 @@ class Engine:
     """The methods on their transport, the limiter, and the store."""
 
     def __init__(self, settings: Settings) -> None:
-        self.health = Health(needs_store=settings.redis_health_check_active_connection)
+        self.health = Health(
+            needs_store=settings.redis_health_check_active_connection, needs_rules=settings.health_needs_rules
+        )
         self.tracing = Tracing(settings) if settings.tracing_enabled else None
         store = open_store(settings)
         self.store = store if self.tracing is None else traced_store(store, self.tracing)

@@ -84,6 +84,7 @@ class ConfigType(StrEnum):
     """The source of rules."""
 
     FILE = "FILE"
+    GRPC_XDS_SOTW = "GRPC_XDS_SOTW"
 
 
 class TransportName(StrEnum):
@@ -122,7 +123,6 @@ class LogFormat(StrEnum):
 _UNSUPPORTED: Final[Mapping[str, str]] = {
     # Values of envoyproxy. If they were ignored, hits would be counted in the wrong place, or no rule would apply.
     "memcache": "is not in this release: counters are kept in this process's memory (memory) or in Redis (redis)",
-    "grpc_xds_sotw": "is not supported by this release: rules are read from files (FILE)",
 }
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -192,6 +192,7 @@ class Section(StrEnum):
     LISTENING = "Listening"
     OPERATOR = "The operator's port"
     RULES = "Rules"
+    CONTROL_PLANE = "Rules of a control plane"
     COUNTING = "Counting"
     REDIS = "Redis"
     REGIONS = "Regions"

@@ -65,6 +65,17 @@ def read_map(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((key.strip(), value) for key, value in pairs)
 
 
+def read_node_metadata(text: str) -> tuple[tuple[str, str], ...]:
+    """Keys and values, `k=v,k2=v2`. As in envoyproxy, a value may contain `=`, and what has none is left out."""
+    pairs = (item.partition("=") for item in read_list(text))
+    return tuple((key, value) for key, equals, value in pairs if equals)
+
+
+def empty_as(value: int, read: Callable[[str], int]) -> Callable[[str], int]:
+    """A reader that takes an empty text, and 0, for this value."""
+    return lambda text: (read(text) if text else 0) or value
+
+
 def duration(minimum: str, *, empty: int | None = None) -> Callable[[str], int]:
     """A reader of durations not below `minimum`; an empty text is `empty`, if that is given."""
     bound = read_duration(minimum)

@@ -18,7 +18,7 @@ from pydantic import SecretStr, ValidationError
 
 from ratelimit_service.errors import SettingsError
 from ratelimit_service.settings import go_syntax
-from ratelimit_service.settings.fields import Backend, Section
+from ratelimit_service.settings.fields import Backend, ConfigType, Section
 from ratelimit_service.settings.go_syntax import FALSE
 from ratelimit_service.settings.redis_url import masked
 from ratelimit_service.settings.settings import SETTINGS, Settings
@@ -28,7 +28,6 @@ ALWAYS_ON: Final[Mapping[str, str]] = MappingProxyType(
     {
         "RUNTIME_WATCH_ROOT": "the files' content is compared, so a swapped link and an edited file are both noticed",
         "RUNTIME_IGNOREDOTFILES": "files and folders whose names start with a dot are never read",
-        "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "health says NOT_SERVING until there are rules",
     }
 )
 """Booleans of envoyproxy/ratelimit that change nothing, each with the reason: what is done here covers both values."""
@@ -55,12 +54,8 @@ _REASONS: Final[Mapping[str, Iterable[str]]] = {
     "a rule says it: count_refused: false, and then no denied hit is counted at all": [
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"
     ],
-    "rules are read from files, not from a control plane": [
-        *_names("CONFIG_GRPC_XDS_", "NODE_ID NODE_METADATA SERVER_URL SERVER_CONNECT_RETRY_INTERVAL"),
-        *_names("CONFIG_GRPC_XDS_CLIENT_", "ADDITIONAL_HEADERS TLS_CERT TLS_KEY"),
-        *_names("CONFIG_GRPC_XDS_SERVER_", "USE_TLS TLS_CACERT TLS_SAN"),
-        *_names("XDS_CLIENT_BACKOFF_", "INITIAL_INTERVAL MAX_INTERVAL RANDOM_FACTOR JITTER"),
-        "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+    "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and the others say when a control plane is dialled again": [
+        "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL"
     ],
     "nothing is sent to statsd: Prometheus reads /metrics": [
         *_names("", "USE_STATSD STATSD_HOST STATSD_PORT STATSD_PROTOCOL STATS_FLUSH_INTERVAL"),
@@ -101,6 +96,12 @@ _NEED_REGIONS: Final = tuple(
     for setting in SETTINGS
     if setting.section is Section.REGIONS and setting.variable not in {"REGION", "REGIONS"}
 )
+_NEED_CONTROL_PLANE: Final = tuple(setting.variable for setting in SETTINGS if setting.section is Section.CONTROL_PLANE)
+_NEED_XDS_TLS: Final = (
+    *("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
+    *("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
+)
+_OF_FILES: Final = ("RULES_PATH", "RULES_POLL_INTERVAL")
 _OF_DEBUG_PORT: Final = ("ADMIN_TLS_CERT", "ADMIN_TLS_KEY", "ADMIN_CLIENT_TLS_CACERT")
 _BY_VARIABLE: Final = {setting.variable: setting for setting in SETTINGS}
 _KNOWN: Final = frozenset(_BY_VARIABLE) | frozenset(ALWAYS_ON) | frozenset(UNUSED)
@@ -115,6 +116,8 @@ _TOGETHER: Final = (
     ("ADMIN_TLS_CERT", "ADMIN_TLS_KEY"),
     ("ADMIN_TLS_KEY", "ADMIN_TLS_CERT"),
     ("ADMIN_CLIENT_TLS_CACERT", "ADMIN_TLS_CERT"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
 )
 """The first needs the second."""
 
@@ -233,7 +236,11 @@ def _unused(settings: Settings, given: Mapping[str, Given]) -> Iterator[str]:
             names.setdefault(why, []).append(name)
     for why, unused in names.items():
         yield f"{', '.join(unused)}: not used by this release: {why}"
+    by_xds = settings.config_type is ConfigType.GRPC_XDS_SOTW
+    without_tls = by_xds and not settings.config_grpc_xds_server_use_tls
     for idle, why in (
+        ((_OF_FILES if by_xds else _NEED_CONTROL_PLANE), f"CONFIG_TYPE is {settings.config_type}"),
+        ((_NEED_XDS_TLS if without_tls else ()), "CONFIG_GRPC_XDS_SERVER_USE_TLS is false"),
         ((() if settings.grpc_server_use_tls else _NEED_TLS), "GRPC_SERVER_USE_TLS is false"),
         ((_OF_DEBUG_PORT if settings.debug_uds else ()), "DEBUG_UDS replaces the debug port"),
         ((() if settings.backend_type is Backend.REDIS else _NEED_REDIS), f"BACKEND_TYPE is {settings.backend_type}"),

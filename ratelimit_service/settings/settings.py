@@ -130,6 +130,7 @@ _HOME_HELP: Final = {
 _listening = partial(setting, Section.LISTENING)
 _operator = partial(setting, Section.OPERATOR)
 _rules = partial(setting, Section.RULES)
+_control_plane = partial(setting, Section.CONTROL_PLANE)
 _redis = partial(setting, Section.REDIS)
 _regions = partial(setting, Section.REGIONS)
 _counting = partial(setting, Section.COUNTING)
@@ -257,7 +258,7 @@ class Settings(BaseModel):
     )
 
     config_type: Annotated[ConfigType, reads(one_of(ConfigType))] = _rules(
-        "FILE", "Source of the rules: `FILE`. envoyproxy/ratelimit's `GRPC_XDS_SOTW` is not supported."
+        "FILE", "Source of the rules: `FILE`, or a control plane: `GRPC_XDS_SOTW`."
     )
     runtime_root: str = _rules("/srv/runtime_data/current", "Folder that contains the rules' folder.")
     runtime_subdirectory: str = _rules("", "Folder inside `RUNTIME_ROOT`.")
@@ -279,7 +280,50 @@ class Settings(BaseModel):
     )
     hash_key_file: str = _rules("", "File with that key, in place of `HASH_KEY`; read at the start.", NEW)
     force_start_without_initial_config: Boolean = _rules(
-        "false", "Start although the rules' folder does not exist yet, and wait for it."
+        "false", "Start although the rules' folder does not exist yet, or the control plane has sent nothing, and wait."
+    )
+    healthy_with_at_least_one_config_loaded: Boolean = _rules(
+        "false", "Report NOT_SERVING until a control plane has sent rules; with rules from files that is always so."
+    )
+
+    config_grpc_xds_server_url: str = _control_plane("localhost:18000", "Address of the control plane.")
+    config_grpc_xds_node_id: str = _control_plane("default", "Node id that the control plane has the rules under.")
+    config_grpc_xds_node_metadata: Annotated[tuple[tuple[str, str], ...], reads(go_syntax.read_node_metadata)] = (
+        _control_plane("", "Metadata of the node, `key=value,key2=value2`.")
+    )
+    config_grpc_xds_client_additional_headers: Annotated[tuple[tuple[str, str], ...], reads(go_syntax.read_map)] = (
+        _control_plane("", "Headers of the stream, `key:value,key2:value2`.")
+    )
+    config_grpc_xds_server_use_tls: Boolean = _control_plane("false", "Use TLS to the control plane.")
+    config_grpc_xds_client_tls_cert: str = _control_plane(
+        "", "File with the certificate chain of this client, for mutual TLS. Files are read again at each connection."
+    )
+    config_grpc_xds_client_tls_key: str = _control_plane("", "File with the private key of that certificate.")
+    config_grpc_xds_server_tls_cacert: str = _control_plane(
+        "", "File with the CA of the control plane; if empty, the CAs that come with grpcio."
+    )
+    config_grpc_xds_server_tls_san: str = _control_plane(
+        "", "Name that the control plane's certificate must contain; if empty, the host of the address."
+    )
+    xds_client_backoff_initial_interval: Timeout = _control_plane(
+        "1s", "Time before a control plane that is lost is dialled again; doubled each time.", "envoyproxy; `10s` there"
+    )
+    xds_client_backoff_max_interval: Timeout = _control_plane(
+        "30s", "The longest of these times.", "envoyproxy; `60s` there"
+    )
+    xds_client_backoff_random_factor: Annotated[float, reads(number(0, 1))] = _control_plane(
+        "0.5", "Share by which each of them is lengthened or shortened at random."
+    )
+    xds_client_backoff_jitter: Boolean = _control_plane("true", "Do that.")
+    xds_client_max_msg_size_in_bytes: Annotated[int, reads(go_syntax.empty_as(16 * 2**20, integer(0)))] = (
+        _control_plane(
+            "16777216",
+            "Maximum size of a snapshot, in bytes; if 0 or empty, this one.",
+            "envoyproxy; `4194304` there",
+        )
+    )
+    xds_snapshot_file: str = _control_plane(
+        "", "File in which the last good snapshot is kept; a start without the control plane takes its rules.", NEW
     )
 
     redis_type: Annotated[RedisType, reads(one_of(RedisType, empty=RedisType.SINGLE))] = _redis(
@@ -473,6 +517,11 @@ class Settings(BaseModel):
 
     def _redis_settings(self, prefix: str) -> RedisSettings:
         return RedisSettings(*(getattr(self, f"{prefix}_{name}") for name in RedisSettings._fields))
+
+    @property
+    def health_needs_rules(self) -> bool:
+        """Whether health says NOT_SERVING until there are rules."""
+        return self.config_type is ConfigType.FILE or self.healthy_with_at_least_one_config_loaded
 
     @field_validator("grpc_server_use_tls")
     @classmethod

@@ -1,7 +1,7 @@
 """Compares our descriptors, a serialized FileDescriptorSet on stdin, with a peer's; prints each difference.
 
     python compare_protos.py [--whole FILE]... [--newer NAME]... MODULE...      the peer: generated modules
-    python compare_protos.py [--whole FILE]... [--newer NAME]... --binary PATH  the peer: a C++ program, e.g. envoy
+    python compare_protos.py [--whole FILE]... [--newer NAME]... --binary PATH  the peer: a program in C++ or Go
 
 A process of its own: ours and theirs bear the same names, and a process has one pool of descriptors. A type that we
 state, we state in full; in a `--whole` file the peer may have no further types. `--newer` names what only we have yet.
@@ -22,6 +22,7 @@ Facts = dict[str, str]
 TYPES: dict[int, str] = {number: name for name, number in descriptor_pb2.FieldDescriptorProto.Type.items()}
 
 # The tags of a file descriptor: name, package, dependency, message, enum, service, extension, options, syntax.
+SYNTAX = 0x62
 FILE_TAGS = frozenset(b"\x0a\x12\x1a\x22\x2a\x32\x3a\x42\x62")
 
 
@@ -31,12 +32,14 @@ def main() -> None:
     parser.add_argument("--whole", action="append", default=[], metavar="FILE")
     parser.add_argument("--newer", action="append", default=[], metavar="NAME")
     parser.add_argument("--binary", type=Path, metavar="PATH")
+    parser.add_argument("--below", default="", metavar="FOLDER/", help="where the program has the files")
     parser.add_argument("modules", nargs="*", metavar="MODULE")
     arguments = parser.parse_args()
 
     ours = our_types(descriptor_pb2.FileDescriptorSet.FromString(sys.stdin.buffer.read()))
     if arguments.binary:
-        theirs = types_of_binary(arguments.binary.read_bytes(), sorted({stated.file.name for stated in ours}))
+        files = sorted({f"{arguments.below}{stated.file.name}" for stated in ours})
+        theirs = types_of_binary(arguments.binary.read_bytes(), files)
     else:
         theirs = [stated for name in arguments.modules for stated in top(importlib.import_module(name).DESCRIPTOR)]
 
@@ -67,7 +70,7 @@ def our_types(files: descriptor_pb2.FileDescriptorSet) -> list[Stated]:
 
 
 def types_of_binary(program: bytes, files: list[str]) -> list[Stated]:
-    """What the named files state, by the descriptors that protobuf's C++ code carries as bytes."""
+    """What the named files state, by the descriptors that protobuf's C++ and Go code carries as bytes."""
     pool = descriptor_pool.DescriptorPool()
     added: set[str] = set()
 
@@ -85,14 +88,20 @@ def types_of_binary(program: bytes, files: list[str]) -> list[Stated]:
 
 
 def embedded(program: bytes, name: str) -> descriptor_pb2.FileDescriptorProto:
-    """The file's descriptor: it begins with its own name (field 1) and ends where bytes are no fields of it."""
+    """The file's descriptor: it begins with its own name and ends with its syntax, or where bytes are no fields.
+
+    Behind it there may be another one.
+    """
     begin = program.find(bytes([0x0A, len(name)]) + name.encode() + b"\x12")
     if begin < 0:
         sys.exit(f"{name} is not in the program")
     end = begin
     while program[end] in FILE_TAGS:
+        tag = program[end]
         size, body = read_varint(program, end + 1)
         end = body + size
+        if tag == SYNTAX:
+            break
     return descriptor_pb2.FileDescriptorProto.FromString(program[begin:end])
 
 

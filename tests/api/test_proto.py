@@ -13,7 +13,7 @@ from pathlib import Path
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from tests.peers import envoy, grpc_peers, xds_protos
+from tests.peers import control_plane, envoy, grpc_peers, xds_protos
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ROOT / "ratelimit_service" / "api" / "generated"
@@ -26,7 +26,9 @@ ENVOY = [RLS, DESCRIPTOR, HEADER, UNIT]
 HEALTH = "grpc/health/v1/health.proto"
 REFLECTION = "grpc/reflection/v1/reflection.proto"
 REFLECTION_ALPHA = "grpc/reflection/v1alpha/reflection.proto"
-OURS = "ratelimit/v1/explanation.proto"  # no peer has it
+RULES = "ratelimit/config/ratelimit/v3/rls_conf.proto"
+OURS = {"ratelimit/v1/explanation.proto", "ratelimit/v1/discovery.proto"}
+"""No peer has them: the second is Envoy's under other names, and go-control-plane understands it: test_xds.py."""
 
 # What Envoy 1.40.0 has and xds-protos 1.85.0 lacks; the Envoy program vouches for them.
 NEWER_THAN_XDS_PROTOS = [
@@ -47,7 +49,7 @@ def test_every_proto_file_is_compared_with_a_peer() -> None:
     """A .proto file added without a peer to compare it with is noticed."""
     stated = {path.relative_to(ROOT / "proto").as_posix() for path in (ROOT / "proto").rglob("*.proto")}
 
-    assert stated == {*ENVOY, HEALTH, REFLECTION, REFLECTION_ALPHA, OURS}
+    assert stated == {*ENVOY, HEALTH, REFLECTION, REFLECTION_ALPHA, RULES, *OURS}
 
 
 def test_the_contract_equals_that_of_xds_protos() -> None:
@@ -61,6 +63,11 @@ def test_the_contract_equals_that_of_xds_protos() -> None:
 def test_the_contract_equals_that_inside_the_envoy_program() -> None:
     """The descriptors compiled into a released Envoy are ours, with no exception."""
     assert differences(ENVOY, f"--whole={RLS}", f"--whole={UNIT}", f"--binary={envoy()}") == ""
+
+
+def test_the_contract_of_rules_equals_that_of_go_control_plane() -> None:
+    """The descriptors compiled into a program that serves rules by xDS are ours."""
+    assert differences([RULES], "--below=api/", f"--binary={control_plane()}") == ""
 
 
 def test_the_health_contract_equals_that_of_grpcio() -> None:

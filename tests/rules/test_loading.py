@@ -21,6 +21,7 @@ class Api:
     """A source whose documents are JSON, and are put into it."""
 
     noun = "document"
+    connection = None
 
     def __init__(self, name: str = "the API", kind: SourceKind = SourceKind.API) -> None:
         self.name, self.kind = name, kind

@@ -147,7 +147,7 @@ class Calendars:
         """Report the warnings."""
         for message, places in self._found.items():
             first, *others = places.values()
-            lines = [report.pointers.get(other.line, f"{other.line}") for other in others[:_MAX_LINES]]
+            lines = [report.pointers.get(other.line, f"{other.line}").lstrip() for other in others[:_MAX_LINES]]
             if len(others) > _MAX_LINES:
                 lines.append("…")
             also = "at" if report.pointers else "in line" if len(others) == 1 else "in lines"

@@ -1,13 +1,15 @@
 """The sources that rules come from. To add a source: its module, and one case here."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from ratelimit_service.rules.sources.files import RulesFiles
 from ratelimit_service.rules.sources.source import RuleSource
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.rules.syntax.document import Document
 from ratelimit_service.settings import Settings
-from ratelimit_service.settings.fields import SourceKind
+from ratelimit_service.settings.fields import ConfigType, SourceKind
 from ratelimit_service.system.clock import SECOND
 
 __all__ = ["RuleSource", "open_document", "open_sources"]
@@ -15,6 +17,15 @@ __all__ = ["RuleSource", "open_document", "open_sources"]
 
 def open_sources(settings: Settings) -> Sequence[RuleSource]:
     """The sources that the settings name."""
+    if settings.config_type is ConfigType.GRPC_XDS_SOTW:
+        # grpcio looks at this once, when it is loaded. With its handlers for forks, which a process of Python does not
+        # need that only forks to execute a program, one worker in twenty died by SIGSEGV while a stream was busy.
+        os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+        from ratelimit_service.rules.sources.xds.dial import ControlPlane
+        from ratelimit_service.rules.sources.xds.source import XdsRules
+
+        kept = Path(settings.xds_snapshot_file) if settings.xds_snapshot_file else None
+        return [XdsRules(ControlPlane.of(settings), kept=kept)]
     return [RulesFiles(settings.rules_path, poll_seconds=settings.rules_poll_interval / SECOND)]
 
 
@@ -23,5 +34,9 @@ def open_document(kind: str, source: str, name: str, text: bytes) -> Document:
     match kind:
         case YamlText.kind:
             return YamlText(name, text, SourceKind(source))
+        case "xds":
+            from ratelimit_service.rules.sources.xds.resource import XdsResource
+
+            return XdsResource(name, text)
         case unknown:
             raise KeyError(unknown)

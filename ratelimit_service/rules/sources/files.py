@@ -65,6 +65,7 @@ class RulesFiles:
 
     kind = SourceKind.FILES
     noun = "file"
+    connection = None
 
     def __init__(
         self,

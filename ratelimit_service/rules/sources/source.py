@@ -21,7 +21,27 @@ class Documents(NamedTuple):
 
 
 Given = Documents | tuple[Problem, ...]
-"""The documents, or why they cannot be had: a failed load, after which the old rules stay."""
+"""The documents, or why they cannot be had: a failed load, after which the old rules stay. No reason at all: there are
+none yet, which is not a failure."""
+
+
+class SourceConnection(NamedTuple):
+    """The connection to a source that is another program."""
+
+    address: str
+    since: int
+    """Microseconds since the epoch: when it was connected, or lost."""
+    connected: bool = False
+    why: str = ""
+    """Why it is lost; empty before the first attempt has failed."""
+    version: str = ""
+    """The version that was accepted last, as the other program says it."""
+    kept: str = ""
+    """The file whose rules are in force, as the other program has sent none since the start; or empty."""
+    received: int = 0
+    """Snapshots that came: of those that came too fast only the newest were looked at."""
+    accepted: int = 0
+    rejected: int = 0
 
 
 class RuleSource(Protocol):
@@ -38,6 +58,10 @@ class RuleSource(Protocol):
     @property
     def noun(self) -> str:
         """The noun for one of its documents in logs, such as `file`."""
+
+    @property
+    def connection(self) -> SourceConnection | None:
+        """The connection to another program; None if there is none."""
 
     async def read(self, *, required: bool = False) -> Given:
         """Read what there is now. With `required`, StartError if the source does not exist."""

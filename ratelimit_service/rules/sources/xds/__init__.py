@@ -1,0 +1,1 @@
+"""Rules from a control plane, by xDS: `source.py` follows it, `resource.py` reads what it sends."""

@@ -1,0 +1,438 @@
+"""The source of rules that a control plane sends: one stream of xDS (aggregated, state of the world).
+
+A stream goes through these steps; what ends it leads back to the first, after a pause:
+
+    dial        the certificates are read anew, a connection of its own is opened
+    ask         the first request: no version and no nonce, so that every control plane answers with all it has
+    receive     each response is a whole snapshot; of those that come while one is loaded, the newest is next
+    load        the same rules as before (by digest) are not loaded again
+    answer      ACK once the rules are in force; NACK with every fault, and the version in force
+
+Laws:
+
+1. Whatever the control plane does, the rules in force stay until it has sent better ones. Only an empty snapshot, which
+   it may mean, ends them.
+2. Work is bounded: snapshots are loaded `_LOAD_SECONDS` apart, and up to ten times as far while they are wrong; a NACK
+   of what was refused before waits a second, twice as long each time: a control plane answers one with the same again.
+3. Decoding runs in a thread.
+"""
+
+import asyncio
+import logging
+import random
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from ratelimit_service.api.generated.ratelimit.v1.discovery_pb2 import DiscoveryError, DiscoveryRequest
+from ratelimit_service.errors import Problem
+from ratelimit_service.rules.problems import shortened
+from ratelimit_service.rules.sources.source import Documents, Given, SourceConnection
+from ratelimit_service.rules.sources.xds.dial import STREAM, ControlPlane
+from ratelimit_service.rules.sources.xds.kept import keep, read_kept
+from ratelimit_service.rules.sources.xds.snapshot import TYPE_URL, XdsSnapshot, decode
+from ratelimit_service.system.background import DaemonExecutor
+from ratelimit_service.system.clock import system_clock
+from ratelimit_service.telemetry.logs import about
+
+log = logging.getLogger(__name__)
+
+_LOAD_SECONDS: Final = 0.1
+_MAX_LOAD_SECONDS: Final = 1.0
+_FIRST_HOLD: Final = 1.0
+_MAX_HOLD: Final = 60.0
+_START_SECONDS: Final = 1.0
+"""Seconds for which a start waits for the control plane, when it may go on without it."""
+_MAX_DETAIL: Final = 4000
+"""Characters of the faults in a NACK."""
+_INVALID_ARGUMENT: Final = 3
+
+
+class XdsRules:
+    """The rules of a control plane."""
+
+    noun = "resource"
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        *,
+        kept: Path | None = None,
+        start_seconds: float = _START_SECONDS,
+        first_hold: float = _FIRST_HOLD,
+    ) -> None:
+        self.name = plane.address
+        self._plane = plane
+        self._kept = kept
+        self._kept_digest = ""
+        self._start_seconds = start_seconds
+        self._hold = _Hold(first_hold)
+        self._state = SourceConnection(plane.address, since=system_clock())
+        self._arrived = asyncio.Event()
+        """There is a newer snapshot, or `refresh` was called."""
+        self._newest: _Received | None = None
+        """What came last, until it is decoded."""
+        self._refresh = False
+        self._given: XdsSnapshot | None = None
+        self._received: _Received | None = None
+        """That of `_given`; None if it is the one that was kept."""
+        self._problems: tuple[Problem, ...] = ()
+        """Those of `_given`, once it is loaded."""
+        self._version = ""
+        """The version in force."""
+        self._next_load = 0.0
+        self._load_seconds = _LOAD_SECONDS
+        self._thread = DaemonExecutor()
+        self._disk = DaemonExecutor()
+        self._following: asyncio.Task[None] | None = None
+        self._pending: asyncio.Task[Given] | None = None
+        """What `read` has begun to wait for."""
+        self._lost_before = False
+
+    @property
+    def connection(self) -> SourceConnection:
+        """As RuleSource says."""
+        return self._state
+
+    async def read(self, *, required: bool = False) -> Given:
+        """Wait for the first snapshot; without `required`, or with one that was kept, for a moment only."""
+        self._following = asyncio.create_task(self._follow())
+        kept = await self._read_kept()
+        if required and kept is None:
+            log.info("waiting for the first rules from the control plane %s", self.name)
+        self._pending = asyncio.create_task(self._next())
+        await asyncio.wait([self._pending], timeout=None if required and kept is None else self._start_seconds)
+        if self._pending.done():
+            return await self.changed()
+        if kept is None:
+            log.warning("no rules yet from the control plane %s: calls are refused until it has sent some", self.name)
+            return ()
+        log.warning("the control plane %s is away: its last snapshot is in force, from %s", self.name, self._kept)
+        self._state = self._state._replace(kept=str(self._kept))
+        return self._give(kept, None)
+
+    async def changed(self) -> Given:
+        """As RuleSource says."""
+        pending, self._pending = self._pending or asyncio.create_task(self._next()), None
+        return await pending
+
+    async def _next(self) -> Given:
+        while True:
+            await self._arrived.wait()
+            await asyncio.sleep(self._next_load - monotonic())
+            self._next_load = monotonic() + self._load_seconds
+            self._arrived.clear()
+            received, self._newest = self._newest, None
+            if received is not None:
+                snapshot = await self._decode(received)
+                if snapshot is not None and self._is_new(snapshot, received):
+                    return self._give(snapshot, received)
+            if self._refresh and self._given is not None:
+                self._refresh = False
+                return self._give(self._given, self._received)
+
+    def loaded(self, version: str, problems: tuple[Problem, ...]) -> None:
+        """As RuleSource says: answer the control plane."""
+        self._problems = problems
+        if problems:
+            self._load_seconds = min(2 * self._load_seconds, _MAX_LOAD_SECONDS)
+        else:
+            self._load_seconds = _LOAD_SECONDS
+            if self._given is not None and not self._given.resources:
+                log.warning("the control plane %s sent no rules: nothing is limited", self.name)
+        self._next_load = monotonic() + self._load_seconds
+        self._answer()
+
+    def refresh(self) -> None:
+        """As RuleSource says: load what was sent last again."""
+        self._refresh = True
+        self._arrived.set()
+
+    def close(self) -> None:
+        """As RuleSource says."""
+        for task in (self._following, self._pending):
+            if task is not None:
+                task.cancel()
+
+    # What was received
+
+    async def _decode(self, received: "_Received") -> XdsSnapshot | None:
+        """The snapshot of a response. One that is not a response ends its stream."""
+        in_thread = asyncio.get_running_loop().run_in_executor
+        try:
+            return await in_thread(self._thread, decode, received.response, self.name)
+        except ValueError as error:
+            received.stream.end(f"it sent what is not a DiscoveryResponse: {error}")
+            return None
+
+    def _is_new(self, snapshot: XdsSnapshot, received: "_Received") -> bool:
+        """Whether these are other rules than those given last; if they are not, answer as before."""
+        if self._given is None or snapshot.digest != self._given.digest:
+            return True
+        self._given, self._received = snapshot, received
+        self._answer()
+        return False
+
+    def _give(self, snapshot: XdsSnapshot, received: "_Received | None") -> Given:
+        self._given, self._received = snapshot, received
+        if snapshot.problems:
+            self.loaded(snapshot.digest, snapshot.problems)
+            return snapshot.problems
+        return Documents(snapshot.resources, snapshot.digest, _no_data)
+
+    def _answer(self) -> None:
+        """ACK or NACK what was given last, and count it."""
+        given, received, problems = self._given, self._received, self._problems
+        if given is None or received is None or received.stream.answered is received:
+            return
+        received.stream.answered = received
+        state = self._state
+        if problems:
+            self._state = state._replace(rejected=state.rejected + 1)
+        else:
+            self._version = given.version
+            self._state = state._replace(accepted=state.accepted + 1, version=shortened(given.version), kept="")
+            received.stream.accepted = given.version
+            self._keep(received.response, given.digest)
+        request = DiscoveryRequest(
+            node=self._plane.node(),
+            type_url=TYPE_URL,
+            version_info=received.stream.accepted,
+            response_nonce=given.nonce,
+        )
+        if problems:
+            request.error_detail.MergeFrom(DiscoveryError(code=_INVALID_ARGUMENT, message=_detail(problems)))
+        delay = self._hold.delay(given.digest) if problems else self._hold.reset()
+        received.stream.send(request.SerializeToString(), delay)
+
+    # The snapshot on disk
+
+    async def _read_kept(self) -> XdsSnapshot | None:
+        path, most = self._kept, self._plane.max_bytes
+        if path is None:
+            return None
+
+        def read() -> XdsSnapshot | None:
+            found = read_kept(path, most)
+            return None if found is None else decode(found, str(path))
+
+        reading = asyncio.get_running_loop().run_in_executor(self._disk, read)
+        try:
+            async with asyncio.timeout(self._start_seconds):
+                found = await reading
+        except (OSError, ValueError) as error:  # TimeoutError too: a file system that does not answer
+            log.warning("the snapshot in %s cannot be read: %s", path, str(error) or "its file system does not answer")
+            return None
+        self._kept_digest = "" if found is None else found.digest
+        return found
+
+    def _keep(self, response: bytes, digest: str) -> None:
+        """Write the snapshot in a thread, after one that is being written, unless it has what is on disk."""
+        if self._kept is None or digest == self._kept_digest:
+            return
+        self._kept_digest = digest
+        writing = asyncio.get_running_loop().run_in_executor(self._disk, keep, self._kept, response)
+        writing.add_done_callback(self._on_kept)
+
+    def _on_kept(self, writing: asyncio.Future[None]) -> None:
+        if not writing.cancelled() and (error := writing.exception()) is not None:
+            self._kept_digest = ""
+            log.warning("the snapshot cannot be kept in %s: %s", self._kept, error)
+
+    # The stream
+
+    async def _follow(self) -> None:
+        """Keep a stream open until cancelled."""
+        plane = self._plane
+        pause = plane.first_pause
+        while True:
+            stream = _Stream()
+            try:
+                await self._run(stream)
+            except (grpc.aio.AioRpcError, OSError, _Ended) as error:
+                self._on_lost(_words(error))
+            except Exception as error:
+                log.exception("the stream to the control plane failed")
+                self._on_lost(str(error))
+            if stream.received:
+                pause = plane.first_pause
+            await asyncio.sleep(pause * random.uniform(1 - plane.jitter, 1 + plane.jitter))  # noqa: S311 - no secret
+            pause = min(2 * pause, plane.longest_pause)
+
+    async def _run(self, stream: "_Stream") -> None:
+        """Open the stream, and receive until it ends, which raises."""
+        in_thread = asyncio.get_running_loop().run_in_executor
+        credentials = await in_thread(self._disk, self._plane.read_credentials)
+        async with self._plane.channel(credentials) as channel:
+            call = _open(channel, self._plane)
+            first = DiscoveryRequest(node=self._plane.node(), type_url=TYPE_URL)
+            await _write(call, first.SerializeToString())
+            self._on_connected()
+            tasks = [asyncio.create_task(self._receive(call, stream)), asyncio.create_task(stream.write_to(call))]
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                call.cancel()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _receive(self, call: Any, stream: "_Stream") -> None:
+        while True:
+            response = await call.read()
+            if not isinstance(response, bytes):
+                raise _Ended("it ended the stream")
+            stream.received = True
+            self._state = self._state._replace(received=self._state.received + 1)
+            self._newest = _Received(response, stream)
+            self._arrived.set()
+
+    def _on_connected(self) -> None:
+        words = " again" if self._lost_before else ""
+        log.info(
+            "connected to the control plane %s%s",
+            self.name,
+            words,
+            extra=about("control_plane_connected", server=self.name),
+        )
+        self._lost_before = False
+        self._state = self._state._replace(connected=True, since=system_clock(), why="")
+
+    def _on_lost(self, why: str) -> None:
+        """Log what ended a stream, once until there is another."""
+        if self._lost_before:
+            self._state = self._state._replace(why=why)
+            return
+        self._lost_before = True
+        now = system_clock()
+        self._state = self._state._replace(connected=False, since=now, why=why)
+        log.warning(
+            "the control plane %s is lost: %s; rules in force stay, and it is dialled again and again",
+            *(self.name, why),
+            extra=about("control_plane_lost", server=self.name, why=why, since=now),
+        )
+
+
+class _Ended(Exception):  # noqa: N818 - a state
+    """The stream has ended; the message says why."""
+
+
+class _Stream:
+    """One stream, as far as answers need it."""
+
+    def __init__(self) -> None:
+        self.received = False
+        """Whether anything was."""
+        self.answered: _Received | None = None
+        """What was answered last on it."""
+        self.accepted = ""
+        """The version that was accepted last on it."""
+        self._answer: tuple[float, bytes] | None = None
+        """When it is due, and the request."""
+        self._changed = asyncio.Event()
+        self._ended = ""
+
+    def send(self, request: bytes, delay: float) -> None:
+        """Answer after this time, unless there is another answer by then: that takes its place."""
+        self._answer = (monotonic() + delay, request)
+        self._changed.set()
+
+    def end(self, why: str) -> None:
+        """End the stream."""
+        self._ended = why
+        self._changed.set()
+
+    async def write_to(self, call: Any) -> None:
+        """Write the answers when they are due; raises _Ended after `end`."""
+        while True:
+            due = None if self._answer is None else self._answer[0] - monotonic()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(due):
+                    await self._changed.wait()
+            self._changed.clear()
+            if self._ended:
+                raise _Ended(self._ended)
+            if self._answer is not None and self._answer[0] <= monotonic():
+                _, request = self._answer
+                self._answer = None
+                await _write(call, request)
+
+
+class _Received(NamedTuple):
+    """A response, and where its answer goes."""
+
+    response: bytes
+    stream: _Stream
+
+
+class _Hold:
+    """How long a NACK is held back: not at all, but when what it refuses was refused just before."""
+
+    def __init__(self, first: float) -> None:
+        self._first = first
+        self._delay = 0.0
+        self._digest = ""
+        self._due = 0.0
+        """When the last NACK was due."""
+
+    def delay(self, digest: str) -> float:
+        """The seconds for which the NACK of these resources is held back."""
+        now = monotonic()
+        again = digest == self._digest or now < self._due + self._first
+        self._delay = min(max(2 * self._delay, self._first), _MAX_HOLD) if again else 0.0
+        self._digest, self._due = digest, now + self._delay
+        return self._delay
+
+    def reset(self) -> float:
+        """No NACK any more: an ACK, which is sent at once."""
+        self._delay, self._digest, self._due = 0.0, "", 0.0
+        return 0.0
+
+
+def _open(channel: Any, plane: ControlPlane) -> Any:
+    """The call, whose messages are bytes; grpc-stubs require what the library does not."""
+    return channel.stream_stream(STREAM)(metadata=plane.headers)
+
+
+async def _write(call: Any, request: bytes) -> None:
+    try:
+        await call.write(request)
+    except (asyncio.InvalidStateError, grpc.aio.UsageError):  # it has ended
+        raise _Ended(_status(await call.code(), await call.details())) from None
+
+
+def _no_data(_: str) -> bytes:
+    """A control plane's rules name no files of this machine."""
+    raise OSError("rules of a control plane cannot name files")
+
+
+def _detail(problems: tuple[Problem, ...]) -> str:
+    """All faults, a line each, as far as they fit."""
+    lines, length = [], 0
+    for number, problem in enumerate(problems):
+        line = str(problem)
+        length += len(line) + 1
+        if length > _MAX_DETAIL:
+            lines.append(f"and {len(problems) - number:,} more" if number else shortened(line))
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _words(error: BaseException) -> str:
+    """Why a stream ended, in words."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return str(error)
+    return _status(error.code(), error.details())
+
+
+def _status(code: grpc.StatusCode, details: str | None) -> str:
+    words = f"{code.name}: {' '.join((details or '').split())}"
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        words += "; XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES says how large a snapshot may be"
+    return words[:500]
