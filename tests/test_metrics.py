@@ -22,11 +22,11 @@ from ratelimit_service.limiter.turns import TurnQueues
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.loading import Loading
 from ratelimit_service.rules.sources.files import RulesFiles
-from ratelimit_service.rules.sources.source import Documents
+from ratelimit_service.rules.sources.source import Documents, SourceConnection
 from ratelimit_service.server.admin.access import Access
 from ratelimit_service.server.admin.connection import HttpConnections, LoopSlots
 from ratelimit_service.server.admin.tls import HttpTls
-from ratelimit_service.server.metrics import Metrics, _tally_metrics
+from ratelimit_service.server.metrics import Metrics, _tally_metrics, connection_metrics
 from ratelimit_service.server.series import emptied, envoyproxy_text, plain, sum_tallies
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import load_settings
@@ -696,6 +696,7 @@ def test_the_documentation_has_every_metric_and_no_other(tmp_path: Path) -> None
     redis = {"BACKEND_TYPE": "redis", "REDIS_URL": "127.0.0.1:6379"}
     regions = {"REGIONS": "eu,us", "REGION": "eu", "HOME_REDIS_URL": "127.0.0.1:6380"}
     of_redis = open_store(load_settings(redis | regions)[0]).metrics()
+    of_plane = connection_metrics(SourceConnection("localhost:18000", since=0))
     parts = Parts(workers=TwoWorkers())
     document = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`[a-z_0-9]+`(?:, `[a-z_0-9]+`)*)(?:<br>| \|)", document, re.MULTILINE)
@@ -703,4 +704,4 @@ def test_the_documentation_has_every_metric_and_no_other(tmp_path: Path) -> None
 
     exported = set(re.findall(r"^# TYPE ([a-z_0-9]+) ", parts.text(), re.MULTILINE))
 
-    assert documented == exported | {metric.name for metric in (*of_tls, *of_redis, *TurnQueues().metrics())}
+    assert documented == exported | {metric.name for metric in (*of_tls, *of_redis, *of_plane, *TurnQueues().metrics())}

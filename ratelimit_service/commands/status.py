@@ -160,6 +160,8 @@ def _sources(sources: Sequence[Json], now: float) -> Iterator[str]:
         when = f"of {_span(now - source['last_success'])} ago" if source["last_success"] else RED("none yet")
         version = f"version {source['version']} {when}" if source["version"] else when
         yield f"source   {source['kind']}, {source['name']}: {version}{state}"
+        if source.get("connection"):
+            yield f"plane    {_plane(source['connection'], now)}"
 
 
 def _gauges(rules: Sequence[Json]) -> Gauges:
@@ -180,6 +182,14 @@ def _loaded(reload: Json, now: float) -> str:
     last = f"{_span(now - reload['last_success'])} ago" if reload["last_success"] else RED("never")
     refused = f", last {_span(now - reload['last_failure'])} ago" if reload["last_failure"] else ""
     return f"{last}; {plural(reload['successes'], 'load')}, {reload['failures']:,} refused{refused}"
+
+
+def _plane(plane: Json, now: float) -> str:
+    state = "connected" if plane["connected"] else RED("lost")
+    version = f", version {plane['version']}" if plane["version"] else ""
+    kept = YELLOW(f", rules of its last snapshot, from {plane['kept']}") if plane["kept"] else ""
+    counts = f"{plural(plane['accepted'], 'snapshot')} accepted, {plane['rejected']:,} refused"
+    return f"{plane['address']}, {state} for {_span(now - plane['since'])}{version}{kept}; {counts}"
 
 
 def _trouble(trouble: Json, now: float) -> Iterator[str]:

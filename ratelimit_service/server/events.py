@@ -31,6 +31,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "rules_loaded": "reload",
     "rules_refused": "reload",
     "store_lost": "outage",
+    "control_plane_lost": "outage",
     "banned": "ban",
     "worker_ended": "worker",
     "charges_dropped": "rule",
@@ -38,7 +39,7 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 """The kinds by the name of the event that begins one; what is not here, and ends none, is an operator's act."""
 
-_LASTING: Final = frozenset({"rules_refused", "store_lost", "banned", "draining"})
+_LASTING: Final = frozenset({"rules_refused", "store_lost", "control_plane_lost", "banned", "draining"})
 """Events that last until another one ends them."""
 
 MARKED: Final = frozenset({"reload", "outage", "ban", "worker"})
@@ -118,6 +119,10 @@ class EventLog:
                 if event is None:
                     event = self._add("store_lost", fields["server"], _time(fields["since"]), message, fields)
                 event.workers.add(worker)
+            case "control_plane_lost":
+                self._add("control_plane_lost", fields["server"], when, message, fields)
+            case "control_plane_connected":
+                self._end(self._lasting("outage", fields["server"]), when)
             case "store_still_lost":
                 self._say_more(self._lasting("outage", fields["server"]), message)
             case "store_regained" | "store_unused":

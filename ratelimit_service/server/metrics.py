@@ -15,7 +15,9 @@ from typing import Final
 
 from ratelimit_service import __version__
 from ratelimit_service.algorithms.kinds import KINDS
+from ratelimit_service.rules.sources.source import SourceConnection
 from ratelimit_service.server.series import (
+    CONTROL,
     DOMAIN_NUMBERS,
     NUMBERS,
     STATS,
@@ -328,6 +330,9 @@ def _service_metrics(state: ServiceState) -> Iterator[Metric]:
     source = "Always 1. The labels are the source of rules, and the version of its documents in force."
     versions = [((("source", feed.source.kind), ("version", feed.version)), 1) for feed in loading.feeds]
     yield Metric("ratelimit_rules_source_info", MetricType.GAUGE, source, versions)
+    for feed in loading.feeds:
+        if (connection := feed.source.connection) is not None:
+            yield from connection_metrics(connection)
     yield gauge("ratelimit_serving", "1 if the health check says SERVING, else 0.", int(state.health.serving))
     yield gauge(
         "ratelimit_build_info",
@@ -335,6 +340,38 @@ def _service_metrics(state: ServiceState) -> Iterator[Metric]:
         1,
         ("version", __version__),
         ("python", platform.python_version()),
+    )
+
+
+def connection_metrics(connection: SourceConnection) -> Iterator[Metric]:
+    """The metrics of a control plane that sends the rules."""
+    yield gauge(
+        "ratelimit_xds_connected", "1 if there is a stream to the control plane, else 0.", int(connection.connected)
+    )
+    yield gauge(
+        "ratelimit_xds_connection_changed_timestamp_seconds",
+        "Time when the stream to the control plane was opened, or lost.",
+        connection.since / SECOND,
+    )
+    yield gauge(
+        "ratelimit_xds_snapshot_kept",
+        "1 while the rules are those of the snapshot on disk, and the control plane has sent none since the start.",
+        int(bool(connection.kept)),
+    )
+    yield counter(
+        "ratelimit_xds_snapshots_received_total", "Snapshots that the control plane sent.", connection.received
+    )
+    yield counter_by(
+        "ratelimit_xds_snapshots_answered_total",
+        "Snapshots that were answered, with ACK or NACK. Of those that come too fast only the newest is.",
+        "outcome",
+        [("accepted", connection.accepted), ("refused", connection.rejected)],
+    )
+    yield gauge(
+        "ratelimit_xds_version_info",
+        "Always 1. The label is the version that was accepted last, as the control plane says it.",
+        1,
+        ("version", CONTROL.sub("_", connection.version)),
     )
 
 

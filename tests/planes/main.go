@@ -1,4 +1,4 @@
-// A control plane for tests: go-control-plane's own server and snapshot cache. Each line of its input is a snapshot,
+// A control plane for tests: go-control-plane's own server and snapshot cache. Each line of a pipe is a snapshot,
 // {"version": "1", "configs": [RateLimitConfig, ...]}; each line of its output is its port, or a request of a client.
 package main
 
@@ -26,6 +26,7 @@ import (
 )
 
 func main() {
+	pipe := flag.String("pipe", "", "the named pipe")
 	address := flag.String("address", "127.0.0.1:0", "where to listen")
 	node := flag.String("node", "default", "the node that has the snapshots")
 	cert := flag.String("cert", "", "certificate; with it TLS 1.3, and clients must have one too")
@@ -77,7 +78,11 @@ func main() {
 	discovery.RegisterAggregatedDiscoveryServiceServer(serving, server.NewServer(ctx, snapshots, callbacks))
 	go func() { log.Fatal(serving.Serve(listener)) }()
 
-	lines := bufio.NewReaderSize(os.Stdin, 1<<20)
+	input, err := os.OpenFile(*pipe, os.O_RDWR, 0) // also for writing: it never ends
+	if err != nil {
+		log.Fatal(err)
+	}
+	lines := bufio.NewReaderSize(input, 1<<20)
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {

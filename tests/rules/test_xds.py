@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +18,7 @@ from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.sources.xds.dial import ControlPlane
 from ratelimit_service.rules.sources.xds.snapshot import MAX_RESOURCES, TYPE_URL
 from ratelimit_service.rules.sources.xds.source import XdsRules
+from tests.processes import ROOT
 from tests.rules.planes import Plane, Stream, config, field, response, start_plane, user
 from tests.stores.redis_stores import until
 
@@ -235,16 +239,16 @@ def test_an_empty_snapshot_ends_all_limits_and_is_logged(caplog: pytest.LogCaptu
     play(story)
 
 
-def test_ten_thousand_resources_are_loaded_and_a_million_are_refused() -> None:
+def test_thousands_of_resources_are_loaded_and_a_million_are_refused() -> None:
     async def story(_: Plane, follower: Follower, stream: Stream) -> None:
-        stream.send(response("1", *(config(f"d{number}", user(5)) for number in range(10_000))))
+        stream.send(response("1", *(config(f"d{number}", user(5)) for number in range(2_000))))
         assert (await stream.request()).version_info == "1"
-        assert len(follower.limits) == 10_000
+        assert len(follower.limits) == 2_000
         stream.send(field(1, b"2") + 1_000_000 * b"\x12\x00" + field(5, b"n2"))
         nack = await stream.request()
 
         assert nack.error_detail.message.endswith(f"has 1,000,000 resources, of {MAX_RESOURCES:,} at most")
-        assert len(follower.limits) == 10_000
+        assert len(follower.limits) == 2_000
 
     play(story)
 
@@ -332,3 +336,13 @@ def test_a_reload_loads_what_was_sent_last_and_answers_it_once() -> None:
         assert stream.requests.empty()
 
     play(story)
+
+
+def test_processes_may_be_started_while_a_stream_is_busy() -> None:
+    script = Path(__file__).with_name("busy_stream_forks.py")
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "GRPC_ENABLE_FORK_SUPPORT": "true"}
+    done = subprocess.run(
+        [sys.executable, script], env=environ, stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout == "0 of 100\n"

@@ -34,7 +34,7 @@ def open_document(kind: str, source: str, name: str, text: bytes) -> Document:
     match kind:
         case YamlText.kind:
             return YamlText(name, text, SourceKind(source))
-        case "xds":
+        case "xds":  # that of XdsResource
             from ratelimit_service.rules.sources.xds.resource import XdsResource
 
             return XdsResource(name, text)

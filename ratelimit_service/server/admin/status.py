@@ -15,6 +15,7 @@ from ratelimit_service.model import PLAIN
 from ratelimit_service.rules.bans import Ban
 from ratelimit_service.rules.loading import Feed
 from ratelimit_service.rules.rule import Rule, amount_in_words, counting_in_words, entries_in_words, rule_in_words
+from ratelimit_service.rules.sources.source import SourceConnection
 from ratelimit_service.server.admin.recent_counts import RecentCounts
 from ratelimit_service.server.admin.troubles import troubles
 from ratelimit_service.server.events import EventLog
@@ -215,6 +216,7 @@ def _shown_source(feed: Feed) -> dict[str, Any]:
         "documents": 0 if feed.good is None else len(feed.good.documents),
         "current": feed.good is not None and not feed.problems,
         "last_success": _seconds(feed.last_success),
+        "connection": _connection(feed.source.connection),
     }
 
 
@@ -386,6 +388,14 @@ def _requests(by_domain: Mapping[str, Numbers]) -> list[dict[str, Any]]:
         if any(numbers)
     ]
     return nlargest(_MAX_TALLIES, found, key=itemgetter("total"))
+
+
+def _connection(connection: SourceConnection | None) -> dict[str, Any] | None:
+    """The connection to a control plane; None with rules from files."""
+    if connection is None:
+        return None
+    texts = {"version": CONTROL.sub("_", connection.version), "why": CONTROL.sub("_", connection.why)}
+    return connection._asdict() | texts | {"since": connection.since / SECOND}
 
 
 def _seconds(moment: int | None) -> float | None:

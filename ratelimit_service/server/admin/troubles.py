@@ -6,10 +6,12 @@ from typing import Final, NamedTuple
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.loading import Loading
 from ratelimit_service.rules.rule import Rule, plural
+from ratelimit_service.rules.sources.source import SourceConnection
 from ratelimit_service.server.state import ServiceState, Workers
 from ratelimit_service.stores.store import LostServer
 from ratelimit_service.system.clock import MINUTE, SECOND
 
+_NO_RULES: Final = "there are no rules in force, and calls fail"
 _MAX_PROBLEMS: Final = 100
 _CRASH_WINDOW: Final = 15 * MINUTE
 _MIN_CRASHES: Final = 2
@@ -61,6 +63,9 @@ def troubles(state: ServiceState, now: int) -> Iterator[Trouble]:
         yield Trouble("Regions have the same name, or do not agree", None, warning, "they go on as they are set")
     if loading.problems:
         yield _not_loaded(loading)
+    for feed in loading.feeds:
+        if (connection := feed.source.connection) is not None:
+            yield from _away(connection, loading.book)
     if state.workers is not None:
         yield from _deaths(state.workers, now)
 
@@ -94,14 +99,28 @@ def _named(rules: Sequence[Rule]) -> str:
 
 def _not_loaded(loading: Loading) -> Trouble:
     more = len(loading.problems) - _MAX_PROBLEMS
+    sent = any(feed.problems and feed.source.connection is not None for feed in loading.feeds)
     details = [str(problem) for problem in loading.problems[:_MAX_PROBLEMS]]
     return Trouble(
-        "The rules on disk could not be loaded",
+        f"The rules {'sent last' if sent else 'on disk'} could not be loaded",
         None if loading.failing_since is None else loading.failing_since / SECOND,
         f"{loading.name} has problems",
-        "there are no rules in force, and calls fail" if loading.book is None else "the old ones stay in force",
+        _NO_RULES if loading.book is None else "the old ones stay in force",
         details + ([f"and {more:,} more"] if more > 0 else []),
     )
+
+
+def _away(connection: SourceConnection, book: RuleBook | None) -> Iterator[Trouble]:
+    """A control plane that is lost, or has sent nothing yet."""
+    meanwhile = _NO_RULES if book is None else "the rules in force stay"
+    if connection.kept:
+        meanwhile = f"the rules of its last snapshot are in force, from {connection.kept}"
+    if not connection.connected:
+        what = f"The control plane {connection.address} is lost"
+        yield Trouble(what, connection.since / SECOND, connection.why or "it does not answer yet", meanwhile)
+    elif book is None or connection.kept:
+        why = "it has nothing for this node, or none of it could be loaded"
+        yield Trouble(f"No rules yet from {connection.address}", connection.since / SECOND, why, meanwhile)
 
 
 def _deaths(workers: Workers, now: int) -> Iterator[Trouble]:

@@ -23,6 +23,7 @@ from ratelimit_service.rules.problems import Position, Report
 from ratelimit_service.rules.sources.xds.wire import fields_of
 from ratelimit_service.rules.syntax.document import Field, Scalar, Value, YamlList, YamlMap, YamlNode, printed
 from ratelimit_service.rules.syntax.options import BY_MAP, MapType
+from ratelimit_service.settings.fields import SourceKind
 
 OWN: Final = "ratelimit_service"
 """The key of our options in the metadata of a descriptor."""
@@ -49,6 +50,7 @@ class XdsResource:
     name: str
     text: bytes
     kind: ClassVar[str] = "xds"
+    source: ClassVar[SourceKind] = SourceKind.XDS
 
     def nodes(self, report: Report) -> YamlNode:
         """The tree of the message. Raises RulesError if the bytes are no such message, or hold too many nodes."""

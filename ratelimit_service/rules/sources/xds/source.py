@@ -309,12 +309,11 @@ class XdsRules:
             self._state = self._state._replace(why=why)
             return
         self._lost_before = True
-        now = system_clock()
-        self._state = self._state._replace(connected=False, since=now, why=why)
+        self._state = self._state._replace(connected=False, since=system_clock(), why=why)
         log.warning(
             "the control plane %s is lost: %s; rules in force stay, and it is dialled again and again",
             *(self.name, why),
-            extra=about("control_plane_lost", server=self.name, why=why, since=now),
+            extra=about("control_plane_lost", server=self.name, why=why),
         )
 
 

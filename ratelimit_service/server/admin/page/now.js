@@ -99,6 +99,13 @@ function failedCard(status) {
   return card("Failed calls", whole(lately), `in the last minute${since}`, lately ? "warn" : "");
 }
 
+function planeCard(plane, now) {
+  const version = plane.kept ? `rules of its last snapshot, from ${plane.kept}` : plane.version ? `version ${plane.version}` : "no rules yet";
+  const state = `${plane.connected ? "connected" : "lost"} ${ago(now - plane.since)} ago`;
+  return card("Control plane", plane.connected ? plane.address : `${plane.address} is lost`,
+    `${state}; ${version}; ${whole(plane.accepted)} snapshot${plane.accepted === 1 ? "" : "s"} accepted, ${whole(plane.rejected)} refused`, plane.connected ? "" : "bad");
+}
+
 function small(status) {
   const {store, calls, reload, last_minute: {loop_lag: lag}, rules, now} = status;
   return [
@@ -114,6 +121,7 @@ function small(status) {
     card("Rules", whole(rules.length),
       reload.last_success ? `loaded ${ago(now - reload.last_success)} ago from ${reload.path}` : `none from ${reload.path} yet`,
       reload.current ? "" : "bad"),
+    ...reload.sources.flatMap(({connection}) => connection ? [planeCard(connection, now)] : []),
   ];
 }
 
