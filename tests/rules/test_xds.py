@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from ratelimit_service.errors import Problem
 from ratelimit_service.rules.loading import Loading
 from ratelimit_service.rules.reading.parse import parse
+from ratelimit_service.rules.sources.source import Documents
 from ratelimit_service.rules.sources.xds.dial import ControlPlane
 from ratelimit_service.rules.sources.xds.snapshot import MAX_RESOURCES, TYPE_URL
 from ratelimit_service.rules.sources.xds.source import XdsRules
@@ -346,3 +348,27 @@ def test_processes_may_be_started_while_a_stream_is_busy() -> None:
     )
 
     assert done.stdout == "0 of 100\n"
+
+
+def test_what_comes_while_the_kept_snapshot_is_loaded_is_answered_when_it_is_loaded_itself(tmp_path: Path) -> None:
+    kept = tmp_path / "snapshot"
+    kept.write_bytes(response("7", config("shop", user(5))))
+
+    async def run() -> None:
+        async with start_plane() as plane:
+            source = XdsRules(ControlPlane(plane.address, **QUICK), kept=kept, start_seconds=0.05)
+            assert isinstance(await source.read(required=True), Documents)
+            stream = await plane.stream()
+            await stream.request()
+            stream.send(response("8", config("shop", user(5, "UNKNOWN"))))
+            await until(lambda: source.connection.received == 1, "it has come")
+            source.loaded("", ())
+            given = await source.changed()
+
+            assert isinstance(given, Documents)
+            assert stream.requests.empty()
+            source.loaded(given.version, (Problem("shop", 0, 0, "is wrong"),))
+            assert (await stream.request()).error_detail.message == "shop: is wrong"
+            source.close()
+
+    asyncio.run(run())

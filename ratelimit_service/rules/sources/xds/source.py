@@ -81,12 +81,15 @@ class XdsRules:
         """That of `_given`; None if it is the one that was kept."""
         self._problems: tuple[Problem, ...] = ()
         """Those of `_given`, once it is loaded."""
-        self._version = ""
-        """The version in force."""
         self._next_load = 0.0
         self._load_seconds = _LOAD_SECONDS
+        self._idle = asyncio.Event()
+        """What was given is loaded: until then nothing else is looked at."""
         self._thread = DaemonExecutor()
+        self._certificates = DaemonExecutor()
         self._disk = DaemonExecutor()
+        self._to_keep: bytes | None = None
+        self._keeping = False
         self._following: asyncio.Task[None] | None = None
         self._pending: asyncio.Task[Given] | None = None
         """What `read` has begun to wait for."""
@@ -103,6 +106,7 @@ class XdsRules:
         kept = await self._read_kept()
         if required and kept is None:
             log.info("waiting for the first rules from the control plane %s", self.name)
+        self._idle.set()
         self._pending = asyncio.create_task(self._next())
         await asyncio.wait([self._pending], timeout=None if required and kept is None else self._start_seconds)
         if self._pending.done():
@@ -116,12 +120,14 @@ class XdsRules:
 
     async def changed(self) -> Given:
         """As RuleSource says."""
+        self._idle.set()
         pending, self._pending = self._pending or asyncio.create_task(self._next()), None
         return await pending
 
     async def _next(self) -> Given:
         while True:
             await self._arrived.wait()
+            await self._idle.wait()
             await asyncio.sleep(self._next_load - monotonic())
             self._next_load = monotonic() + self._load_seconds
             self._arrived.clear()
@@ -136,6 +142,7 @@ class XdsRules:
 
     def loaded(self, version: str, problems: tuple[Problem, ...]) -> None:
         """As RuleSource says: answer the control plane."""
+        self._idle.set()
         self._problems = problems
         if problems:
             self._load_seconds = min(2 * self._load_seconds, _MAX_LOAD_SECONDS)
@@ -181,6 +188,7 @@ class XdsRules:
         if snapshot.problems:
             self.loaded(snapshot.digest, snapshot.problems)
             return snapshot.problems
+        self._idle.clear()
         return Documents(snapshot.resources, snapshot.digest, _no_data)
 
     def _answer(self) -> None:
@@ -193,7 +201,6 @@ class XdsRules:
         if problems:
             self._state = state._replace(rejected=state.rejected + 1)
         else:
-            self._version = given.version
             self._state = state._replace(accepted=state.accepted + 1, version=shortened(given.version), kept="")
             received.stream.accepted = given.version
             self._keep(received.response, given.digest)
@@ -230,17 +237,26 @@ class XdsRules:
         return found
 
     def _keep(self, response: bytes, digest: str) -> None:
-        """Write the snapshot in a thread, after one that is being written, unless it has what is on disk."""
-        if self._kept is None or digest == self._kept_digest:
-            return
-        self._kept_digest = digest
-        writing = asyncio.get_running_loop().run_in_executor(self._disk, keep, self._kept, response)
-        writing.add_done_callback(self._on_kept)
+        """Write the snapshot, unless it has what is on disk: at once, or the newest after one that is being written."""
+        if self._kept is not None and digest != self._kept_digest:
+            self._kept_digest, self._to_keep = digest, response
+            if not self._keeping:
+                self._write(self._kept)
 
-    def _on_kept(self, writing: asyncio.Future[None]) -> None:
-        if not writing.cancelled() and (error := writing.exception()) is not None:
-            self._kept_digest = ""
-            log.warning("the snapshot cannot be kept in %s: %s", self._kept, error)
+    def _write(self, path: Path) -> None:
+        """Write what is to be kept, in a thread: a file system that does not answer delays nothing."""
+        if (response := self._to_keep) is None:
+            return
+
+        def on_written(writing: asyncio.Future[None]) -> None:
+            self._keeping = False
+            if not writing.cancelled() and (error := writing.exception()) is not None:
+                self._kept_digest = ""
+                log.warning("the snapshot cannot be kept in %s: %s", path, error)
+            self._write(path)
+
+        self._keeping, self._to_keep = True, None
+        asyncio.get_running_loop().run_in_executor(self._disk, keep, path, response).add_done_callback(on_written)
 
     # The stream
 
@@ -265,7 +281,7 @@ class XdsRules:
     async def _run(self, stream: "_Stream") -> None:
         """Open the stream, and receive until it ends, which raises."""
         in_thread = asyncio.get_running_loop().run_in_executor
-        credentials = await in_thread(self._disk, self._plane.read_credentials)
+        credentials = await in_thread(self._certificates, self._plane.read_credentials)
         async with self._plane.channel(credentials) as channel:
             call = _open(channel, self._plane)
             first = DiscoveryRequest(node=self._plane.node(), type_url=TYPE_URL)
