@@ -6,7 +6,7 @@ from typing import Any
 
 import uvloop
 
-from ratelimit_service.rules.sources import open_source
+from ratelimit_service.rules.sources import open_sources
 from ratelimit_service.settings import load_settings
 from tests.ports import free_port
 
@@ -14,7 +14,7 @@ from tests.ports import free_port
 async def _main() -> None:
     port = free_port()
     environ = {"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": f"localhost:{port}"}
-    source = open_source(load_settings(environ)[0])
+    (source,) = open_sources(load_settings(environ)[0])
     # After the source is opened, as in the service: it says what grpcio must know when it is loaded.
     from tests.rules.planes import Stream, config, response, start_plane, user  # noqa: PLC0415
 

@@ -34,7 +34,7 @@ class Follower:
     def __init__(self, plane: Plane, kept: Path | None, options: dict[str, Any]) -> None:
         of_plane = ControlPlane(plane.address, **{**QUICK, **options})
         self.source = XdsRules(of_plane, kept=kept, start_seconds=0.2, first_hold=0.05)
-        self.loading = Loading(self.source, parse, lambda _: None)
+        self.loading = Loading([self.source], parse, lambda _: None)
 
     @property
     def limits(self) -> dict[str, int]:

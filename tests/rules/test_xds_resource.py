@@ -16,7 +16,7 @@ FIVE = {"unit": "HOUR", "requests_per_unit": 5}
 
 def book(*descriptors: dict[str, Any]) -> RuleBook:
     """The book of one resource, as a worker opens it."""
-    return parse([open_document("xds", "resource shop", config("shop", *descriptors))])
+    return parse([open_document("xds", "xds", "resource shop", config("shop", *descriptors))])
 
 
 def only(*descriptors: dict[str, Any]) -> Rule:

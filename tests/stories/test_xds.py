@@ -65,7 +65,7 @@ def test_a_service_is_well_before_its_first_rules_and_follows_its_control_plane(
                 first, *_ = again.requests
                 assert (first["version"], first["nonce"]) == ("", "")
             reload = json.loads(ask(service.debug_port, "/status").body)["reload"]
-            assert reload["connection"]["version"] == "1"
+            assert reload["sources"][0]["connection"]["version"] == "1"
             assert service.stop() == 0
 
 

@@ -34,6 +34,7 @@ from ratelimit_service.rules.sources.source import Documents, Given, SourceConne
 from ratelimit_service.rules.sources.xds.dial import STREAM, ControlPlane
 from ratelimit_service.rules.sources.xds.kept import keep, read_kept
 from ratelimit_service.rules.sources.xds.snapshot import TYPE_URL, XdsSnapshot, decode
+from ratelimit_service.settings.fields import SourceKind
 from ratelimit_service.system.background import DaemonExecutor
 from ratelimit_service.system.clock import system_clock
 from ratelimit_service.telemetry.logs import about
@@ -54,6 +55,7 @@ _INVALID_ARGUMENT: Final = 3
 class XdsRules:
     """The rules of a control plane."""
 
+    kind = SourceKind.XDS
     noun = "resource"
 
     def __init__(
@@ -189,7 +191,7 @@ class XdsRules:
             self.loaded(snapshot.digest, snapshot.problems)
             return snapshot.problems
         self._idle.clear()
-        return Documents(snapshot.resources, snapshot.digest, _no_data)
+        return Documents(snapshot.resources, snapshot.digest)
 
     def _answer(self) -> None:
         """ACK or NACK what was given last, and count it."""
@@ -419,11 +421,6 @@ async def _write(call: Any, request: bytes) -> None:
         await call.write(request)
     except (asyncio.InvalidStateError, grpc.aio.UsageError):  # it has ended
         raise _Ended(_status(await call.code(), await call.details())) from None
-
-
-def _no_data(_: str) -> bytes:
-    """A control plane's rules name no files of this machine."""
-    raise OSError("rules of a control plane cannot name files")
 
 
 def _detail(problems: tuple[Problem, ...]) -> str:
