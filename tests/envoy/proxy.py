@@ -123,20 +123,7 @@ def bootstrap(
 ) -> Json:
     """An Envoy that asks the services at these gRPC ports about its routes, in domain `shop` unless options differ."""
     behind = abstract_socket()
-    rate_limit = {
-        "domain": "shop",
-        "timeout": _TIMEOUT,
-        "rate_limit_service": {
-            "transport_api_version": "V3",
-            "grpc_service": {"envoy_grpc": {"cluster_name": "ratelimit"}},
-        },
-        **(filter_options or {}),
-    }
-    filters = [
-        *filters_before,
-        http_filter(_RATELIMIT, "filters.http.ratelimit.v3.RateLimit", rate_limit),
-        *filters_after,
-    ]
+    filters = [*filters_before, rate_limit_filter("shop", filter_options or {}), *filters_after]
     return {
         "admin": {"address": address(0)},
         "static_resources": {
@@ -150,6 +137,20 @@ def bootstrap(
             ],
         },
     }
+
+
+def rate_limit_filter(domain: str, options: Mapping[str, Any]) -> Json:
+    """The filter that asks the services about a domain."""
+    rate_limit = {
+        "domain": domain,
+        "timeout": _TIMEOUT,
+        "rate_limit_service": {
+            "transport_api_version": "V3",
+            "grpc_service": {"envoy_grpc": {"cluster_name": "ratelimit"}},
+        },
+        **options,
+    }
+    return http_filter(_RATELIMIT, "filters.http.ratelimit.v3.RateLimit", rate_limit)
 
 
 def route(prefix: str, *rate_limits: Json, per_route: Mapping[str, Any] | None = None, **options: Any) -> Json:

@@ -6,12 +6,14 @@ from typing import Final
 
 import pytest
 
+from tests.control_plane import start_control_plane
 from tests.envoy.load import load
-from tests.envoy.proxy import HEALTH_CHECK, Envoy, bootstrap, by, route, start_envoy
+from tests.envoy.proxy import HEALTH_CHECK, Envoy, Json, bootstrap, by, rate_limit_filter, route, start_envoy
 from tests.processes import Service, start_service
 
 pytestmark = pytest.mark.usefixtures("transport")
 
+DOMAINS: Final = ("shop", "policy-a", "policy-b")
 USER: Final = by(("user", "=ada"))
 DENY: Final = {"failure_mode_deny": True}
 """A call that fails is a 500, not a request that passes unseen."""
@@ -48,6 +50,39 @@ def test_a_reload_under_load_fails_no_request(tmp_path: Path) -> None:
         assert running.values[0] == "1000001"
         assert running.values[-1] == "1000004"
         assert set(running.values) == {"1000001", "1000002", "1000003", "1000004"}
+
+
+def test_snapshots_of_a_control_plane_under_load_fail_no_request_of_three_filters(tmp_path: Path) -> None:
+    """As Envoy Gateway has it: a filter for the route, and one for each shared policy, each with its domain."""
+
+    def snapshot(limit: int) -> list[Json]:
+        rules = [{"key": "user", "rate_limit": {"unit": "YEAR", "requests_per_unit": limit}}]
+        return [{"name": domain, "domain": domain, "descriptors": rules} for domain in DOMAINS]
+
+    with start_control_plane(tmp_path / "plane") as plane:
+        plane.publish("1", snapshot(1_000_001))
+        with (
+            start_service(tmp_path / "service", "", HEADERS | plane.environ) as service,
+            start_envoy(
+                tmp_path / "envoy",
+                bootstrap(
+                    [service.grpc_port],
+                    [route("/", USER)],
+                    filter_options=DENY,
+                    filters_before=[rate_limit_filter(domain, DENY) for domain in DOMAINS[1:]],
+                ),
+            ) as envoy,
+            load(envoy.port, "/") as running,
+        ):
+            running.wait_for_value("1000001, 1000001, 1000001")
+            for limit in (1_000_002, 1_000_003, 1_000_004):
+                plane.publish(f"{limit}", snapshot(limit))
+                running.wait_for_value(f"{limit}, {limit}, {limit}")
+                running.wait_for(100)
+
+            assert set(running.statuses) == {200}, running
+            assert running.broken == []
+            assert errors(envoy) == (0, 0)
 
 
 def test_counters_go_on_across_a_reload(tmp_path: Path) -> None:

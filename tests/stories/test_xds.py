@@ -1,7 +1,9 @@
 """Rules from a control plane: go-control-plane's own server, and the service as an operator starts it."""
 
 import json
+import os
 import random
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import Any
 import grpc
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3 import rls_pb2
+from ratelimit_service.cli import main
 from tests import peers
 from tests.clocks import stay_within
 from tests.control_plane import ControlPlane, start_control_plane
@@ -57,6 +61,11 @@ def test_a_service_is_well_before_its_first_rules_and_follows_its_control_plane(
             plane.stop()
             service.wait_until(lambda: "is lost" in service.log, "it notices")
             assert left(service) == 2
+            shown = CliRunner().invoke(main, ["status", f"localhost:{service.debug_port}"])
+            assert shown.exit_code == 1
+            assert f"The control plane localhost:{port} is lost, for " in shown.stdout
+            assert f"plane    localhost:{port}, lost for " in shown.stdout
+            assert ", version 41; 1 snapshot accepted, " in shown.stdout
 
             with start_control_plane(tmp_path / "plane", port=port) as again:
                 again.publish("1", [config("shop", 20)])
@@ -135,6 +144,10 @@ def test_all_workers_have_the_rules_of_one_stream_and_lose_them_with_an_empty_sn
         with start_pool(tmp_path, 2, plane.environ, rules="") as pool:
             assert {each["stream"] for each in plane.requests} == {1}
             assert left(pool.service) == 4999
+            number, pid = next(iter(pool.pids.items()))
+            os.kill(pid, signal.SIGKILL)
+            pool.wait_for_another(number, pid)
+            assert left(pool.service) == 4998
             plane.publish("2", [])
             plane.wait_for_ack("2")
             for _ in range(20):  # a connection each, so that both workers are asked
