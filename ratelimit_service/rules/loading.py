@@ -16,6 +16,7 @@ from ratelimit_service.rules.checks.region_notes import without_effect
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.rules.sources.source import Documents, Given, RuleSource
 from ratelimit_service.rules.syntax.document import Document
+from ratelimit_service.settings.fields import SourceKind
 from ratelimit_service.system.background import DaemonExecutor
 from ratelimit_service.system.clock import Clock, system_clock
 from ratelimit_service.telemetry.logs import about
@@ -210,6 +211,7 @@ class Loading:
 
     def _log_accepted(self, feed: Feed, book: RuleBook, warnings: int) -> None:
         files = len(feed.good.documents) if feed.good is not None else 0
+        check = ": see `ratelimit check`" if feed.source.kind is SourceKind.FILES else ""
         log.info(
             "rules loaded from %s: %s in %s, %s%s%s",
             feed.source.name,
@@ -217,7 +219,7 @@ class Loading:
             plural(len(book.domains), "domain"),
             plural(files, feed.source.noun),
             f", {plural(len(book.data), 'data file')}" if book.data else "",
-            f", {plural(warnings, 'warning')}: see `ratelimit check`" if warnings else "",
+            f", {plural(warnings, 'warning')}{check}" if warnings else "",
             extra=about(
                 "rules_loaded",
                 path=feed.source.name,

@@ -255,6 +255,23 @@ def test_thousands_of_resources_are_loaded_and_a_million_are_refused() -> None:
     play(story)
 
 
+def test_a_snapshot_with_too_many_descriptors_or_levels_of_them_is_refused() -> None:
+    async def story(_: Plane, __: Follower, stream: Stream) -> None:
+        below = field(4, field(1, b"b"))
+        one = field(3, field(1, b"a") + 9 * below)
+        stream.send(response("3", *(field(2, b"%d" % number) + 3_000 * one for number in range(7))))
+        nack = await stream.request()
+        most = "the response has more than 200,000 descriptors, or more than 50 levels of them"
+        assert nack.error_detail.message.endswith(most)
+        for _level in range(60):
+            below = field(4, field(1, b"b") + below)
+        stream.send(response("4", field(2, b"deep") + field(3, field(1, b"a") + below)))
+        nack = await stream.request()
+        assert nack.error_detail.message.endswith(most)
+
+    play(story)
+
+
 def test_a_snapshot_that_is_too_large_ends_the_stream_with_the_name_of_the_setting() -> None:
     async def story(plane: Plane, follower: Follower, stream: Stream) -> None:
         stream.send(response("1", config("shop", user(5))))

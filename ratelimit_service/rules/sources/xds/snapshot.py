@@ -1,6 +1,7 @@
 """A snapshot: the rules that a control plane has at one time, as a response of xDS says them."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -14,6 +15,11 @@ _MESSAGE: Final = TYPE_URL.rpartition("/")[2]
 
 MAX_RESOURCES: Final = 50_000
 """The most resources, and so domains, of a snapshot."""
+MAX_DESCRIPTORS: Final = 200_000
+"""The most descriptors of a snapshot, at all levels. Each takes up to 7 KB while it is loaded; 16 MiB have room for
+three million."""
+MAX_LEVELS: Final = 50
+"""The most levels of descriptors, about as many as a rules file may have."""
 MAX_NONCE: Final = 16 * 1024
 """Bytes of a nonce, and of a version: they are sent back with each answer."""
 
@@ -50,10 +56,16 @@ def decode(response: bytes, name: str) -> XdsSnapshot:
     if count > MAX_RESOURCES:
         problems.append(Problem(name, 0, 0, f"the response has {count:,} resources, of {MAX_RESOURCES:,} at most"))
     resources = []
+    descriptors = 0
     for number, each in enumerate(() if problems else found):
         resource = _resource(each, number)
         if isinstance(resource, XdsResource):
             resources.append(resource)
+            descriptors += _count(resource.text, 3, MAX_DESCRIPTORS - descriptors)
+            if descriptors > MAX_DESCRIPTORS:
+                most = f"more than {MAX_DESCRIPTORS:,} descriptors, or more than {MAX_LEVELS} levels of them"
+                problems.append(Problem(name, 0, 0, f"the response has {most}"))
+                break
         elif len(problems) < MAX_PROBLEMS:
             problems.append(resource)
     return XdsSnapshot(texts[1], texts[5], resources, _digest(found, count), tuple(problems))
@@ -73,6 +85,23 @@ def _resource(message: bytes, number: int) -> XdsResource | Problem:
     except ValueError as error:
         return Problem(name, 0, 0, f"is not a {_MESSAGE}: {error}")
     return XdsResource(name, text)
+
+
+def _count(message: bytes, field: int, most: int, depth: int = 0) -> int:
+    """The descriptors in a message, in this field of it; more than `most` of them are not counted on.
+
+    Too many levels are as many. What is no message is an error later, with its place.
+    """
+    if depth > MAX_LEVELS:
+        return most + 1
+    found = 0
+    with suppress(ValueError):
+        for number, value in fields_of(message):
+            if number == field:
+                found += 1 + _count(value, 4, most - found - 1, depth + 1)
+                if found > most:
+                    break
+    return found
 
 
 def _digest(resources: Sequence[bytes], count: int) -> str:
