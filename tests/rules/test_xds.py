@@ -272,14 +272,21 @@ def test_a_snapshot_with_too_many_descriptors_or_levels_of_them_is_refused() -> 
     play(story)
 
 
-def test_a_snapshot_that_is_too_large_ends_the_stream_with_the_name_of_the_setting() -> None:
+def test_a_snapshot_that_is_too_large_ends_each_stream_and_is_not_logged_each_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story(plane: Plane, follower: Follower, stream: Stream) -> None:
         stream.send(response("1", config("shop", user(5))))
         await stream.request()
-        stream.send(response("2", 50 * 2**20 * b"x"))
-        await (await plane.stream()).request()
+        for _again in range(5):
+            stream.send(response("2", 50 * 2**20 * b"x"))
+            stream = await plane.stream()
+            await stream.request()
 
         assert follower.limits == {"shop.user": 5}
+        lost = [each for each in caplog.messages if " is lost: RESOURCE_EXHAUSTED" in each]
+        assert len(lost) == 2  # the first one that brought something, and the first that brought nothing
+        assert "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" in lost[0]
 
     play(story)
 

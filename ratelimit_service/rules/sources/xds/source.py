@@ -95,7 +95,11 @@ class XdsRules:
         self._following: asyncio.Task[None] | None = None
         self._pending: asyncio.Task[Given] | None = None
         """What `read` has begun to wait for."""
-        self._lost_before = False
+        self._lost = False
+        """It is lost, which was logged."""
+        self._connected_before = False
+        self._fruitless = False
+        """The last stream was open, and nothing came over it."""
 
     @property
     def connection(self) -> SourceConnection:
@@ -275,6 +279,7 @@ class XdsRules:
             except Exception as error:
                 log.exception("the stream to the control plane failed")
                 self._on_lost(str(error))
+            self._fruitless = stream.opened and not stream.received
             if stream.received:
                 pause = plane.first_pause
             await asyncio.sleep(pause * random.uniform(1 - plane.jitter, 1 + plane.jitter))  # noqa: S311 - no secret
@@ -288,7 +293,10 @@ class XdsRules:
             call = _open(channel, self._plane)
             first = DiscoveryRequest(node=self._plane.node(), type_url=TYPE_URL)
             await _write(call, first.SerializeToString())
-            self._on_connected()
+            stream.opened = True
+            self._state = self._state._replace(connected=True, since=system_clock(), why="")
+            if not self._fruitless:  # one that ends again and again would be logged as often
+                self._log_connected()
             tasks = [asyncio.create_task(self._receive(call, stream)), asyncio.create_task(stream.write_to(call))]
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -305,34 +313,31 @@ class XdsRules:
             response = await call.read()
             if not isinstance(response, bytes):
                 raise _Ended("it ended the stream")
-            stream.received = True
+            if not stream.received:
+                stream.received = True
+                self._log_connected()
             self._state = self._state._replace(received=self._state.received + 1)
             self._newest = _Received(response, stream)
             self._arrived.set()
 
-    def _on_connected(self) -> None:
-        words = " again" if self._lost_before else ""
-        log.info(
-            "connected to the control plane %s%s",
-            self.name,
-            words,
-            extra=about("control_plane_connected", server=self.name),
-        )
-        self._lost_before = False
-        self._state = self._state._replace(connected=True, since=system_clock(), why="")
+    def _log_connected(self) -> None:
+        if self._lost or not self._connected_before:
+            words = " again" if self._lost else ""
+            fields = about("control_plane_connected", server=self.name)
+            log.info("connected to the control plane %s%s", self.name, words, extra=fields)
+        self._lost, self._connected_before = False, True
 
     def _on_lost(self, why: str) -> None:
         """Log what ended a stream, once until there is another."""
-        if self._lost_before:
-            self._state = self._state._replace(why=why)
-            return
-        self._lost_before = True
-        self._state = self._state._replace(connected=False, since=system_clock(), why=why)
-        log.warning(
-            "the control plane %s is lost: %s; rules in force stay, and it is dialled again and again",
-            *(self.name, why),
-            extra=about("control_plane_lost", server=self.name, why=why),
-        )
+        since = system_clock() if self._state.connected or not self._lost else self._state.since
+        self._state = self._state._replace(connected=False, since=since, why=why)
+        if not self._lost:
+            self._lost = True
+            log.warning(
+                "the control plane %s is lost: %s; rules in force stay, and it is dialled again and again",
+                *(self.name, why),
+                extra=about("control_plane_lost", server=self.name, why=why),
+            )
 
 
 class _Ended(Exception):  # noqa: N818 - a state
@@ -343,8 +348,8 @@ class _Stream:
     """One stream, as far as answers need it."""
 
     def __init__(self) -> None:
-        self.received = False
-        """Whether anything was."""
+        self.opened = self.received = False
+        """Whether it was open, and whether anything came."""
         self.answered: _Received | None = None
         """What was answered last on it."""
         self.accepted = ""
