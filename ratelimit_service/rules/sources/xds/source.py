@@ -20,20 +20,18 @@ Laws:
 import asyncio
 import logging
 import random
-from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, NamedTuple
-
-import grpc
+from typing import Final
 
 from ratelimit_service.api.generated.ratelimit.v1.discovery_pb2 import DiscoveryError, DiscoveryRequest
 from ratelimit_service.errors import Problem
 from ratelimit_service.rules.problems import shortened
 from ratelimit_service.rules.sources.source import Documents, Given, SourceConnection
-from ratelimit_service.rules.sources.xds.dial import STREAM, ControlPlane
+from ratelimit_service.rules.sources.xds.dial import ControlPlane
 from ratelimit_service.rules.sources.xds.kept import keep, read_kept
 from ratelimit_service.rules.sources.xds.snapshot import TYPE_URL, XdsSnapshot, decode
+from ratelimit_service.rules.sources.xds.stream import ReceivedResponse, StreamEnded, XdsStream
 from ratelimit_service.settings.fields import SourceKind
 from ratelimit_service.system.background import DaemonExecutor
 from ratelimit_service.system.clock import system_clock
@@ -75,11 +73,11 @@ class XdsRules:
         self._state = SourceConnection(plane.address, since=system_clock())
         self._arrived = asyncio.Event()
         """There is a newer snapshot, or `refresh` was called."""
-        self._newest: _Received | None = None
+        self._newest: ReceivedResponse | None = None
         """What came last, until it is decoded."""
         self._refresh = False
         self._given: XdsSnapshot | None = None
-        self._received: _Received | None = None
+        self._received: ReceivedResponse | None = None
         """That of `_given`; None if it is the one that was kept."""
         self._problems: tuple[Problem, ...] = ()
         """Those of `_given`, once it is loaded."""
@@ -172,7 +170,7 @@ class XdsRules:
 
     # What was received
 
-    async def _decode(self, received: "_Received") -> XdsSnapshot | None:
+    async def _decode(self, received: ReceivedResponse) -> XdsSnapshot | None:
         """The snapshot of a response. One that is not a response ends its stream."""
         in_thread = asyncio.get_running_loop().run_in_executor
         try:
@@ -181,7 +179,7 @@ class XdsRules:
             received.stream.end(f"it sent what is not a DiscoveryResponse: {error}")
             return None
 
-    def _is_new(self, snapshot: XdsSnapshot, received: "_Received") -> bool:
+    def _is_new(self, snapshot: XdsSnapshot, received: ReceivedResponse) -> bool:
         """Whether these are other rules than those given last; if they are not, answer as before."""
         if self._given is None or snapshot.digest != self._given.digest:
             return True
@@ -189,7 +187,7 @@ class XdsRules:
         self._answer()
         return False
 
-    def _give(self, snapshot: XdsSnapshot, received: "_Received | None") -> Given:
+    def _give(self, snapshot: XdsSnapshot, received: ReceivedResponse | None) -> Given:
         self._given, self._received = snapshot, received
         if snapshot.problems:
             self.loaded(snapshot.digest, snapshot.problems)
@@ -219,7 +217,7 @@ class XdsRules:
         if problems:
             request.error_detail.MergeFrom(DiscoveryError(code=_INVALID_ARGUMENT, message=_detail(problems)))
         delay = self._hold.delay(given.digest) if problems else self._hold.reset()
-        received.stream.send(request.SerializeToString(), delay)
+        received.stream.answer(request.SerializeToString(), delay)
 
     # The snapshot on disk
 
@@ -268,14 +266,16 @@ class XdsRules:
 
     async def _follow(self) -> None:
         """Keep a stream open until cancelled."""
-        plane = self._plane
+        plane, in_thread = self._plane, asyncio.get_running_loop().run_in_executor
+        first = DiscoveryRequest(node=plane.node(), type_url=TYPE_URL).SerializeToString()
         pause = plane.first_pause
         while True:
-            stream = _Stream()
+            stream = XdsStream()
             try:
-                await self._run(stream)
-            except (grpc.aio.AioRpcError, OSError, _Ended) as error:
-                self._on_lost(_words(error))
+                credentials = await in_thread(self._certificates, plane.read_credentials)
+                await stream.run(plane, credentials, first, self._on_open, self._on_response)
+            except (StreamEnded, OSError) as error:
+                self._on_lost(str(error))
             except Exception as error:
                 log.exception("the stream to the control plane failed")
                 self._on_lost(str(error))
@@ -285,40 +285,17 @@ class XdsRules:
             await asyncio.sleep(pause * random.uniform(1 - plane.jitter, 1 + plane.jitter))  # noqa: S311 - no secret
             pause = min(2 * pause, plane.longest_pause)
 
-    async def _run(self, stream: "_Stream") -> None:
-        """Open the stream, and receive until it ends, which raises."""
-        in_thread = asyncio.get_running_loop().run_in_executor
-        credentials = await in_thread(self._certificates, self._plane.read_credentials)
-        async with self._plane.channel(credentials) as channel:
-            call = _open(channel, self._plane)
-            first = DiscoveryRequest(node=self._plane.node(), type_url=TYPE_URL)
-            await _write(call, first.SerializeToString())
-            stream.opened = True
-            self._state = self._state._replace(connected=True, since=system_clock(), why="")
-            if not self._fruitless:  # one that ends again and again would be logged as often
-                self._log_connected()
-            tasks = [asyncio.create_task(self._receive(call, stream)), asyncio.create_task(stream.write_to(call))]
-            try:
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                call.cancel()
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+    def _on_open(self) -> None:
+        self._state = self._state._replace(connected=True, since=system_clock(), why="")
+        if not self._fruitless:  # one that ends again and again would be logged as often
+            self._log_connected()
 
-    async def _receive(self, call: Any, stream: "_Stream") -> None:
-        while True:
-            response = await call.read()
-            if not isinstance(response, bytes):
-                raise _Ended("it ended the stream")
-            if not stream.received:
-                stream.received = True
-                self._log_connected()
-            self._state = self._state._replace(received=self._state.received + 1)
-            self._newest = _Received(response, stream)
-            self._arrived.set()
+    def _on_response(self, received: ReceivedResponse) -> None:
+        if not received.stream.received:
+            self._log_connected()
+        self._state = self._state._replace(received=self._state.received + 1)
+        self._newest = received
+        self._arrived.set()
 
     def _log_connected(self) -> None:
         if self._lost or not self._connected_before:
@@ -338,58 +315,6 @@ class XdsRules:
                 *(self.name, why),
                 extra=about("control_plane_lost", server=self.name, why=why),
             )
-
-
-class _Ended(Exception):  # noqa: N818 - a state
-    """The stream has ended; the message says why."""
-
-
-class _Stream:
-    """One stream, as far as answers need it."""
-
-    def __init__(self) -> None:
-        self.opened = self.received = False
-        """Whether it was open, and whether anything came."""
-        self.answered: _Received | None = None
-        """What was answered last on it."""
-        self.accepted = ""
-        """The version that was accepted last on it."""
-        self._answer: tuple[float, bytes] | None = None
-        """When it is due, and the request."""
-        self._changed = asyncio.Event()
-        self._ended = ""
-
-    def send(self, request: bytes, delay: float) -> None:
-        """Answer after this time, unless there is another answer by then: that takes its place."""
-        self._answer = (monotonic() + delay, request)
-        self._changed.set()
-
-    def end(self, why: str) -> None:
-        """End the stream."""
-        self._ended = why
-        self._changed.set()
-
-    async def write_to(self, call: Any) -> None:
-        """Write the answers when they are due; raises _Ended after `end`."""
-        while True:
-            due = None if self._answer is None else self._answer[0] - monotonic()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(due):
-                    await self._changed.wait()
-            self._changed.clear()
-            if self._ended:
-                raise _Ended(self._ended)
-            if self._answer is not None and self._answer[0] <= monotonic():
-                _, request = self._answer
-                self._answer = None
-                await _write(call, request)
-
-
-class _Received(NamedTuple):
-    """A response, and where its answer goes."""
-
-    response: bytes
-    stream: _Stream
 
 
 class _Hold:
@@ -416,18 +341,6 @@ class _Hold:
         return 0.0
 
 
-def _open(channel: Any, plane: ControlPlane) -> Any:
-    """The call, whose messages are bytes; grpc-stubs require what the library does not."""
-    return channel.stream_stream(STREAM)(metadata=plane.headers)
-
-
-async def _write(call: Any, request: bytes) -> None:
-    try:
-        await call.write(request)
-    except (asyncio.InvalidStateError, grpc.aio.UsageError):  # it has ended
-        raise _Ended(_status(await call.code(), await call.details())) from None
-
-
 def _detail(problems: tuple[Problem, ...]) -> str:
     """All faults, a line each, as far as they fit."""
     lines, length = [], 0
@@ -439,17 +352,3 @@ def _detail(problems: tuple[Problem, ...]) -> str:
             break
         lines.append(line)
     return "\n".join(lines)
-
-
-def _words(error: BaseException) -> str:
-    """Why a stream ended, in words."""
-    if not isinstance(error, grpc.aio.AioRpcError):
-        return str(error)
-    return _status(error.code(), error.details())
-
-
-def _status(code: grpc.StatusCode, details: str | None) -> str:
-    words = f"{code.name}: {' '.join((details or '').split())}"
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        words += "; XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES says how large a snapshot may be"
-    return words[:500]
