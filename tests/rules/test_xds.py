@@ -279,7 +279,7 @@ def test_a_snapshot_that_is_too_large_ends_each_stream_and_is_not_logged_each_ti
         stream.send(response("1", config("shop", user(5))))
         await stream.request()
         for _again in range(5):
-            stream.send(response("2", 50 * 2**20 * b"x"))
+            stream.send(response("2", 17 * 2**20 * b"x"))
             stream = await plane.stream()
             await stream.request()
 
