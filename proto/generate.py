@@ -22,7 +22,7 @@ OUT = PROTO.parent / "ratelimit_service" / "api" / "generated"
 PACKAGE = "ratelimit_service.api.generated"
 ELSEWHERE = sys.stdlib_module_names | {"typing_extensions"}
 
-TOP = '''"""Envoy's and gRPC's messages. Generated from `proto/` by `proto/generate.py` (`make proto`): do not edit.
+TOP = '''"""Messages of Envoy, gRPC and Kuadrant. Generated from `proto/` by `make proto`: do not edit.
 
 The .py files are protoc's, the .pyi files mypy-protobuf's, with imports made to lead here.
 """

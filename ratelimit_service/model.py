@@ -484,6 +484,8 @@ class Request:
     """As it was sent; it is in the cost of each descriptor that has none of its own."""
     explain: bool = False
     """The caller asks for the reasons of the answer."""
+    together: bool = False
+    """All descriptors are charged, or none, whatever the rules say."""
 
 
 @dataclass(slots=True)

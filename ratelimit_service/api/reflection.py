@@ -23,11 +23,13 @@ from ratelimit_service.api.generated.grpc.reflection.v1.reflection_pb2 import (
     ServiceResponse,
 )
 from ratelimit_service.api.generated.grpc.reflection.v1alpha import reflection_pb2 as alpha_pb2
+from ratelimit_service.api.generated.kuadrant.service.ratelimit.v1 import kuadrantrls_pb2
 from ratelimit_service.api.method import Sender, StreamFunction, StreamMethod
 from ratelimit_service.errors import RpcError, Status
 
 SERVICES: Final = (
     rls_pb2.DESCRIPTOR.services_by_name["RateLimitService"],
+    kuadrantrls_pb2.DESCRIPTOR.services_by_name["RateLimitService"],
     health_pb2.DESCRIPTOR.services_by_name["Health"],
     reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"],
     alpha_pb2.DESCRIPTOR.services_by_name["ServerReflection"],

@@ -252,7 +252,7 @@ class Planner:
         if replaced:  # first: what is replaced takes no turn, and refuses no bundle
             _drop_replaced(hits, replaced, increments)
         takes_turn = traits & QUEUES and _takes_turn(hits)
-        if takes_turn:
+        if takes_turn or request.together:
             _bundle(hits)
         # After the bundles are made: a hit that is denied without a counter spares the others of its bundle.
         if traits & NO_COUNTER and _count_without_counter(hits, increments):
@@ -550,7 +550,7 @@ def _takes_turn(hits: Sequence[Hit | None]) -> bool:
 
 
 def _bundle(hits: Sequence[Hit | None]) -> None:
-    """Make one bundle of all that may refuse a request which takes a turn of a queue: then it takes none."""
+    """Make one bundle of all that may refuse a request: then it takes nothing, and no turn of a queue."""
     for hit in _all(hits):
         if not hit.rule.shadow and not hit.quota and hit.limit is not NO_LIMIT and hit.rule.together != FIRST:
             hit.together = BUNDLE_OF_REQUEST

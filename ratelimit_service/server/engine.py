@@ -7,6 +7,7 @@ from functools import partial
 
 from ratelimit_service.api.headers import header_names
 from ratelimit_service.api.health import Health
+from ratelimit_service.api.kuadrant import kuadrant
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.reflection import reflection
 from ratelimit_service.api.request import RequestLimits
@@ -65,7 +66,9 @@ class Engine:
             pattern_bounds=PatternBounds(settings.regex_max_value_length, settings.request_max_pattern_work),
             turns=TurnQueues(open_timer),
         )
-        self.method = ShouldRateLimit(self.limiter, _encoder(settings, self.limiter), _request_limits(settings))
+        asks = self.limiter, _encoder(settings, self.limiter), _request_limits(settings)
+        self.method = ShouldRateLimit(*asks)
+        self._kuadrant = kuadrant(*asks)
         self.explainer = explainer(self.limiter)
         self.ban_method = ban_method(self.limiter)
         self.reset_method = reset_method(self.limiter)
@@ -82,7 +85,7 @@ class Engine:
     async def listen(self, addresses: Sequence[Address]) -> None:
         """Listen, and answer calls. StartError when an address cannot be had."""
         self.store.sweep()  # a store begins to look for its servers, so that the first call finds it connected
-        methods, streams = self.health.methods(), [*self.health.streams(), *reflection()]
+        methods, streams = [*self._kuadrant, *self.health.methods()], [*self.health.streams(), *reflection()]
         method = self.method if self.tracing is None else TracedMethod(self.method, self.tracing)
         self.addresses = await self.transport.start([method, *methods], streams, addresses)
 

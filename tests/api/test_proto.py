@@ -29,6 +29,7 @@ REFLECTION_ALPHA = "grpc/reflection/v1alpha/reflection.proto"
 RULES = "ratelimit/config/ratelimit/v3/rls_conf.proto"
 OURS = {"ratelimit/v1/explanation.proto", "ratelimit/v1/discovery.proto"}
 """No peer has them: the second is Envoy's under other names, and go-control-plane understands it: test_xds.py."""
+KUADRANT = "kuadrant/service/ratelimit/v1/kuadrantrls.proto"  # no package has it
 
 # What Envoy 1.40.0 has and xds-protos 1.85.0 lacks; the Envoy program vouches for them.
 NEWER_THAN_XDS_PROTOS = [
@@ -49,7 +50,7 @@ def test_every_proto_file_is_compared_with_a_peer() -> None:
     """A .proto file added without a peer to compare it with is noticed."""
     stated = {path.relative_to(ROOT / "proto").as_posix() for path in (ROOT / "proto").rglob("*.proto")}
 
-    assert stated == {*ENVOY, HEALTH, REFLECTION, REFLECTION_ALPHA, RULES, *OURS}
+    assert stated == {*ENVOY, HEALTH, REFLECTION, REFLECTION_ALPHA, RULES, *OURS, KUADRANT}
 
 
 def test_the_contract_equals_that_of_xds_protos() -> None:

@@ -7,6 +7,7 @@ from asyncio.subprocess import PIPE, create_subprocess_exec
 from collections.abc import Sequence
 from pathlib import Path
 
+import grpc
 import pytest
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
@@ -20,18 +21,21 @@ from ratelimit_service.api.generated.grpc.reflection.v1.reflection_pb2 import (
 from ratelimit_service.api.method import StreamMethod
 from ratelimit_service.api.reflection import SERVICES, reflection
 from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.server.engine import Engine
+from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Tcp
 from ratelimit_service.transports.options import GrpcOptions
 from tests.api.streams import Sent
 from tests.loops import run
 from tests.peers import grpc_peers, grpcurl
-from tests.transports.servers import OpenTransport
+from tests.transports.servers import OpenTransport, connect, failure
 
 ALL = [
     "envoy.service.ratelimit.v3.RateLimitService",
     "grpc.health.v1.Health",
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
+    "kuadrant.service.ratelimit.v1.RateLimitService",
 ]
 
 RLS = "envoy/service/ratelimit/v3/rls.proto"
@@ -193,21 +197,39 @@ def test_a_message_that_asks_nothing_ends_the_call(message: bytes, problem: str)
 
 
 def test_grpcurl_lists_and_describes(transport: OpenTransport) -> None:
-    async def story() -> tuple[list[str], str, str]:
+    async def story() -> tuple[list[str], str, str, str]:
         served = transport(GrpcOptions())
         (address,) = await served.start([], reflection(), [Tcp("127.0.0.1", 0)])
         asked: list[str | Path] = [grpcurl(), "-plaintext", str(address)]
         listed = await output(*asked, "list")
         service = await output(*asked, "describe", ALL[0])
+        other = await output(*asked, "describe", ALL[-1])
         message = await output(*asked, "describe", "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor")
         await served.stop(1)
-        return listed.splitlines(), service, message
+        return listed.splitlines(), service, other, message
 
-    listed, service, message = run(story())
+    listed, service, other, message = run(story())
 
     assert listed == ALL
     assert "rpc ShouldRateLimit ( .envoy.service.ratelimit.v3.RateLimitRequest )" in service
+    assert "rpc Reserve ( .kuadrant.service.ratelimit.v1.ReserveRequest )" in other
     assert ".google.protobuf.UInt64Value hits_addend = 3;" in message
+
+
+def test_the_service_has_each_method_that_it_lists() -> None:
+    async def story() -> list[str]:
+        engine = Engine(Settings())
+        await engine.listen([Tcp("127.0.0.1", 0)])
+        async with connect(engine.addresses[0]) as channel:
+            paths = [f"/{each.containing_service.full_name}/{each.name}" for each in methods]
+            failed = [await failure(channel, path, b"\xff") for path in paths]
+        await engine.abort()
+        return [path for path, (code, _) in zip(paths, failed, strict=True) if code is grpc.StatusCode.UNIMPLEMENTED]
+
+    methods = [each for service in SERVICES for each in service.methods if not each.server_streaming]
+
+    assert len(methods) == 7
+    assert run(story()) == []
 
 
 def test_the_client_of_grpcio_asks_in_v1alpha(transport: OpenTransport) -> None:
