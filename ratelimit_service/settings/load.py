@@ -107,10 +107,9 @@ _BY_VARIABLE: Final = {setting.variable: setting for setting in SETTINGS}
 _KNOWN: Final = frozenset(_BY_VARIABLE) | frozenset(ALWAYS_ON) | frozenset(UNUSED)
 
 
-_SECRETS: Final = ("HASH_KEY", "ADMIN_TOKEN")
-"""May stand in the file that their variable with `_FILE` names."""
-_MAX_SECRET_BYTES: Final = 4096
-"""The most bytes of such a file. A good secret has some dozens."""
+_SECRETS: Final[Mapping[str, int]] = {"HASH_KEY": 4096, "ADMIN_TOKEN": 4096, "RULES_TOKENS": 256 * 1024}
+"""May stand in the file that their variable with `_FILE` names, of so many bytes at most: a good secret has some
+dozens."""
 
 _TOGETHER: Final = (
     ("ADMIN_TLS_CERT", "ADMIN_TLS_KEY"),
@@ -194,9 +193,10 @@ def _read_secret_file(name: str, given: dict[str, Given], problems: list[str]) -
         problems.append(f"{path.label}: contradicts {given[name].label}: remove one of them")
         return
     try:
-        content = read_file(path.text, _MAX_SECRET_BYTES + 1)
-        if len(content) > _MAX_SECRET_BYTES:
-            problems.append(_problem(path, f"is larger than {_MAX_SECRET_BYTES} bytes"))
+        most = _SECRETS[name]
+        content = read_file(path.text, most + 1)
+        if len(content) > most:
+            problems.append(_problem(path, f"is larger than {most} bytes"))
             return
         text = content.decode()
     except OSError as error:

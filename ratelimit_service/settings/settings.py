@@ -53,6 +53,7 @@ from ratelimit_service.settings.fields import (
 )
 from ratelimit_service.settings.go_syntax import duration, integer, number
 from ratelimit_service.settings.redis_url import read_servers
+from ratelimit_service.settings.rules_tokens import MIN_TOKEN_LENGTH, RulesToken, read_rules_tokens
 from ratelimit_service.system.address import Tcp
 
 
@@ -77,15 +78,11 @@ def _check_url(url: SecretStr, info: ValidationInfo) -> SecretStr:
     return url
 
 
-_MIN_SECRET_LENGTH: Final = 32
-"""Characters: 128 bits in hex, too many to try."""
-
-
 def _read_secret(given: SecretStr) -> SecretStr:
     """The secret without white space around it: in a Secret or a file it often ends with a newline."""
     secret = given.get_secret_value().strip()
-    if 0 < len(secret) < _MIN_SECRET_LENGTH:
-        raise ValueError(f"has fewer than {_MIN_SECRET_LENGTH} characters; `openssl rand -hex 32` makes a good one")
+    if 0 < len(secret) < MIN_TOKEN_LENGTH:
+        raise ValueError(f"has fewer than {MIN_TOKEN_LENGTH} characters; `openssl rand -hex 32` makes a good one")
     return SecretStr(secret)
 
 
@@ -95,6 +92,12 @@ def _read_token(given: SecretStr) -> SecretStr:
     if re.search(r"[^!-~]", token.get_secret_value()):
         raise ValueError("has characters that are not visible ASCII; `openssl rand -hex 32` makes a good one")
     return token
+
+
+def _check_rules_tokens(given: SecretStr) -> SecretStr:
+    """Check that they can be read."""
+    read_rules_tokens(given.get_secret_value())
+    return given
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -257,6 +260,15 @@ class Settings(BaseModel):
         "false", "Require the token for everything on the debug port: the pages and `/metrics` too.", NEW
     )
 
+    rules_tokens: Annotated[SecretStr, AfterValidator(_check_rules_tokens)] = _operator(
+        "",
+        "Tokens of those who may change the rules of some domains by the API, `NAME:TOKEN:DOMAIN,DOMAIN;…`: a secret.",
+        NEW,
+    )
+    rules_tokens_file: str = _operator(
+        "", "File with these, a line each, in place of `RULES_TOKENS`; read at the start.", NEW
+    )
+
     config_type: Annotated[ConfigType, reads(one_of(ConfigType))] = _rules(
         "FILE", "Source of the rules: `FILE`, or a control plane: `GRPC_XDS_SOTW`."
     )
@@ -273,6 +285,11 @@ class Settings(BaseModel):
     rules_precedence: Annotated[tuple[SourceKind, ...], reads(list_of(SourceKind))] = _rules(
         "",
         "Sources of rules, such as `api,files`: the first one gives a domain that several have; else that is an error.",
+        NEW,
+    )
+    rules_store: str = _rules(
+        "",
+        "Where the rules that the API changes are kept: `redis`, or a folder; if empty, the API changes none.",
         NEW,
     )
     hash_key: Annotated[SecretStr, AfterValidator(_read_secret)] = _rules(
@@ -515,6 +532,11 @@ class Settings(BaseModel):
         named = len(self.regions) > 1 and self.home_redis_url.get_secret_value()  # type: ignore[attr-defined] # added
         return self._redis_settings("home_redis") if named else None
 
+    @property
+    def rules_token_list(self) -> tuple[RulesToken, ...]:
+        """Those of `rules_tokens`."""
+        return read_rules_tokens(self.rules_tokens.get_secret_value())
+
     def _redis_settings(self, prefix: str) -> RedisSettings:
         return RedisSettings(*(getattr(self, f"{prefix}_{name}") for name in RedisSettings._fields))
 
@@ -577,6 +599,13 @@ class Settings(BaseModel):
             if named or before.get("redis_type", RedisType.SINGLE) is not RedisType.SINGLE
             else Backend.MEMORY
         )
+
+    @field_validator("backend_type")
+    @classmethod
+    def _check_rules_store(cls, backend: Backend, info: ValidationInfo) -> Backend:
+        if backend is Backend.MEMORY and info.data.get("rules_store") == Backend.REDIS:
+            raise ValueError("is memory, and RULES_STORE is redis: say where Redis is with REDIS_URL, or name a folder")
+        return backend
 
     @field_validator("workers")
     @classmethod

@@ -1,9 +1,12 @@
 """The stores, by the name in BACKEND_TYPE. To add one: its module, and one case here."""
 
+from pathlib import Path
+
+from ratelimit_service.rules.versions import RuleStore
 from ratelimit_service.settings import Settings
 from ratelimit_service.stores.store import Store
 
-__all__ = ["Store", "open_store"]
+__all__ = ["Store", "open_rule_store", "open_store"]
 
 
 def open_store(settings: Settings) -> Store:
@@ -19,3 +22,18 @@ def open_store(settings: Settings) -> Store:
             return open_redis(settings)
         case unknown:
             raise KeyError(unknown)
+
+
+def open_rule_store(settings: Settings) -> RuleStore | None:
+    """Where the rules of the API are kept; None when the settings name no place. StartError when it cannot be used."""
+    match settings.rules_store:
+        case "":
+            return None
+        case "redis":
+            from ratelimit_service.stores.redis.rules import RedisRules
+
+            return RedisRules(settings)
+        case folder:
+            from ratelimit_service.rules.sources.rules_folder import RulesFolder
+
+            return RulesFolder(Path(folder))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ratelimit_service.rules.sources.files import RulesFiles
+from ratelimit_service.rules.sources.json_text import JsonText
 from ratelimit_service.rules.sources.source import RuleSource
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.rules.syntax.document import Document
@@ -34,6 +35,8 @@ def open_document(kind: str, source: str, name: str, text: bytes) -> Document:
     match kind:
         case YamlText.kind:
             return YamlText(name, text, SourceKind(source))
+        case JsonText.kind:
+            return JsonText(name, text, SourceKind(source))
         case "xds":  # that of XdsResource
             from ratelimit_service.rules.sources.xds.resource import XdsResource
 

@@ -107,6 +107,16 @@ def bans_keys(prefix: str) -> tuple[str, str]:
     return f"{prefix}{VERSION}{{bans}}", f"{prefix}{VERSION}{{bans}}ends"
 
 
+def rules_keys(prefix: str) -> tuple[str, str]:
+    """The keys of the stored rules, and of when they end; in a Cluster both are in one slot, as is their past."""
+    return f"{prefix}{VERSION}{{rules}}", f"{prefix}{VERSION}{{rules}}ends"
+
+
+def rules_past_key(prefix: str, domain: str) -> str:
+    """The key of the past of a domain's stored rules."""
+    return f"{prefix}{VERSION}{{rules}}past|{domain}"
+
+
 def register_keys(prefix: str) -> tuple[str, str]:
     """The keys of the register of regions at home, and of their shares; in a Cluster both are in one slot."""
     return f"{prefix}{VERSION}{{regions}}", f"{prefix}{VERSION}{{regions}}shares"

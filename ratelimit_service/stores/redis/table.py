@@ -7,13 +7,13 @@ When Redis cannot be read, what is known stays.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from math import inf
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ratelimit_service.errors import StoreError
 from ratelimit_service.stores.redis.link import within
@@ -39,6 +39,21 @@ _SILENT_SECONDS: Final = 3.0
 
 _PAGE_BYTES: Final = 125_000
 """Bytes that one command reads at most, where entries are no larger: of bans 2 ms for this process."""
+
+
+class Kept(NamedTuple):
+    """A replaced text, and the past that its key has."""
+
+    before: str
+    """What the present text begins with; empty if there must be none."""
+    past: str
+    """The name of the hash, in the slot of the table."""
+    number: int
+    """Of the new text in the past."""
+    numbers: int
+    """The most texts in the past."""
+    bytes: int
+    """The most bytes of them; the newest is kept in any case."""
 
 
 class RedisTable:
@@ -85,6 +100,23 @@ class RedisTable:
         """Remove the text with this key."""
         await self.put(key, "", 0)
 
+    async def replace(self, key: str, entry: str, kept: "Kept", until: float = inf) -> bool | None:
+        """Write a text in place of the one that begins with `kept.before`, and into the past of the key.
+
+        False when there are too many entries, None when the present one is another. The caller bounds its bytes.
+        """
+        keys = (*self._keys, kept.past)
+        arguments = (key, entry, until, self.max_entries, kept.before, kept.number, kept.numbers, kept.bytes)
+        reply = await self._execute("EVAL", self._script, len(keys), *keys, *arguments)
+        with fitting("EVAL"):
+            return {1: True, 0: False, -1: None}[reply]
+
+    async def past(self, past: str) -> Mapping[int, bytes]:
+        """The texts that the past with this name has, by their numbers."""
+        reply = await self._execute("HGETALL", past)
+        with fitting("HGETALL"):
+            return {int(number): text(entry) for number, entry in _pairs(reply)}
+
 
 class TableUser(Protocol):
     """The user that a table is read for."""
@@ -116,8 +148,14 @@ class TableFollower:
         self._read_once = False
         self._failing_since: float | None = None
         self._logged = False
+        self._trouble = ""
         self._task: asyncio.Task[None] | None = None
         self._written = asyncio.Event()
+
+    @property
+    def trouble(self) -> str:
+        """Why the table cannot be read now; empty if it can."""
+        return self._trouble
 
     def start(self) -> None:
         """Begin to read."""
@@ -172,7 +210,7 @@ class TableFollower:
         self._read_once = True
 
     def _on_failure(self, error: Exception) -> None:
-        now = monotonic()
+        now, self._trouble = monotonic(), str(error)
         if self._failing_since is None:
             self._failing_since = now
         elif now - self._failing_since > _SILENT_SECONDS and not self._logged:
@@ -182,7 +220,7 @@ class TableFollower:
     def _on_success(self) -> None:
         if self._logged:
             log.warning("%s are read again", self._user.noun)
-        self._failing_since, self._logged = None, False
+        self._failing_since, self._logged, self._trouble = None, False, ""
 
 
 def _pairs(page: Any) -> Iterable[tuple[bytes, bytes]]:
