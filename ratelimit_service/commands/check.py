@@ -11,11 +11,8 @@ from ratelimit_service.commands.sources import env_file_option, merge_option, re
 from ratelimit_service.commands.terminal import GREEN, RED, YELLOW, echo, echo_json
 from ratelimit_service.errors import Problem, RulesError, SettingsError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.checks.envoy import envoy_notes
-from ratelimit_service.rules.checks.lint import KINDS, lint
-from ratelimit_service.rules.checks.region_notes import region_notes, without_home
-from ratelimit_service.rules.checks.review import queue_notes, shared_keys
-from ratelimit_service.rules.problems import LintWarning
+from ratelimit_service.rules.checks.lint import KINDS
+from ratelimit_service.rules.checks.report import Findings, findings
 from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.regions import ONE_REGION, regions_of
 from ratelimit_service.rules.response import SILENT, response_options
@@ -83,16 +80,14 @@ def command(
         response=SILENT if responses is None else response_options(responses),
     )
     book, errors = _load(paths or [settings.rules_path], read)
-    found = [] if book is None else lint(book)
-    if book is not None and regions is not None and regions.home_redis is None:
-        found += without_home(book)
-    if book is not None and redis is not None and redis.key_format is KeyFormat.ENVOYPROXY:
-        found += shared_keys(book, counts_as_envoyproxy)
-    found.sort(key=lambda warning: warning[:3])
-    warnings = [warning for warning in found if warning.kind not in ignored]
-    notes = [] if book is None else [*queue_notes(book), *envoy_notes(book), *region_notes(book)]
+    by_envoyproxy = redis is not None and redis.key_format is KeyFormat.ENVOYPROXY
+    found = Findings()
+    if book is not None:
+        has_home = regions is None or regions.home_redis is not None
+        found = findings(book, has_home=has_home, counts_as_envoyproxy=counts_as_envoyproxy if by_envoyproxy else None)
+    warnings = [warning for warning in found.warnings if warning.kind not in ignored]
     if as_json:
-        echo_json(_findings(book, errors, warnings, notes))
+        echo_json(Findings(errors, warnings, found.notes).as_json(book))
     else:
         for warning in warnings:
             echo(YELLOW(str(warning), err=True), err=True)
@@ -101,7 +96,7 @@ def command(
         if book is not None:
             where = "" if paths else f" ({settings.rules_path})"
             echo(GREEN(f"{plural(len(book.rules), 'rule')} in {plural(len(book.domains), 'domain')} are good{where}"))
-        for note in notes:
+        for note in found.notes:
             echo(*str(note.note).split("\n"))
     if errors:
         sys.exit(1)
@@ -131,22 +126,3 @@ def _load(
     except RulesError as error:
         return None, errors + list(error.problems)
     return (None if errors else book), errors
-
-
-def _findings(
-    book: RuleBook | None,
-    errors: Sequence[Problem],
-    warnings: Sequence[LintWarning],
-    notes: Sequence[LintWarning],
-) -> dict[str, object]:
-    return {
-        "rules": None if book is None else len(book.rules),
-        "domains": None if book is None else len(book.domains),
-        "errors": [_finding(error) for error in errors],
-        "warnings": [{"kind": warning.kind, **_finding(warning)} for warning in warnings],
-        "notes": [_finding(note) for note in notes],
-    }
-
-
-def _finding(problem: Problem | LintWarning) -> dict[str, object]:
-    return {"file": problem.path, "line": problem.line, "column": problem.column, "message": problem.message}

@@ -4,7 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -20,8 +20,9 @@ from ratelimit_service.commands.sources import (
 from ratelimit_service.commands.terminal import GREEN, RED, YELLOW, echo, echo_json
 from ratelimit_service.errors import ComparisonError, Problem, RulesError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.checks.diff import AFRESH, KEPT, RuleChange, diff, limits_in_words
-from ratelimit_service.rules.rule import Entries, Rule, entries_in_words, plural
+from ratelimit_service.rules.checks.diff import AFRESH, KEPT, RuleChange, diff
+from ratelimit_service.rules.checks.report import changes_as_json, shown_request
+from ratelimit_service.rules.rule import entries_in_words, plural
 from ratelimit_service.settings import Section
 
 DIFFERENT: Final = 1
@@ -62,7 +63,7 @@ def command(*, old: Path, new: Path, env_file: Path | None, merge_domains: bool,
     except ComparisonError as error:
         exit_broken(RulesError([Problem(str(new), 0, 0, str(error))]), as_json=as_json)
     if as_json:
-        echo_json(_as_json(changes, books))
+        echo_json(changes_as_json(changes, books))
     else:
         echo(*_lines(changes, books))
     if changes:
@@ -93,15 +94,7 @@ def _details(change: RuleChange, books: Sequence[RuleBook]) -> Iterator[str]:
         yield f"{'.'.join(old.path)} before, {'.'.join(new.path)} now"
     if change.counters:
         yield _COUNTERS[change.counters]
-    yield f"such as {entries_in_words(_shown(change, books))}"
-
-
-def _shown(change: RuleChange, books: Sequence[RuleBook]) -> Entries:
-    """The request of a change, with digests in place of values that are secret before or now."""
-    entries = change.entries
-    for book in books:
-        entries = book.shown(change.domain, entries)
-    return entries
+    yield f"such as {entries_in_words(shown_request(change, books))}"
 
 
 def _summary(changes: Sequence[RuleChange]) -> str:
@@ -110,32 +103,3 @@ def _summary(changes: Sequence[RuleChange]) -> str:
     numbers = Counter(change.kind for change in changes)
     kinds = ", ".join(f"{numbers[kind]:,} {kind}" for kind in _MARKS if numbers[kind])
     return f"{plural(len(changes), 'descriptor')} with another limit: {kinds}"
-
-
-def _as_json(changes: Sequence[RuleChange], books: Sequence[RuleBook]) -> dict[str, Any]:
-    numbers = Counter(change.kind for change in changes)
-    return {
-        "same": not changes,
-        **{kind: numbers[kind] for kind in _MARKS},
-        "rules": [len(book.rules) for book in books],
-        "changes": [
-            {
-                "kind": change.kind,
-                "domain": change.domain,
-                "descriptors": list(change.names),
-                "request": [{"key": key, "value": value} for key, value in _shown(change, books)],
-                "old": _described(change.old),
-                "new": _described(change.new),
-                "differences": [difference._asdict() for difference in change.differences],
-                "counters": change.counters or None,
-            }
-            for change in changes
-        ],
-    }
-
-
-def _described(rule: Rule | None) -> dict[str, Any] | None:
-    if rule is None:
-        return None
-    place = None if rule.place is None else str(rule.place)
-    return {"rule": ".".join(rule.path), "place": place, "limit": limits_in_words(rule)}
