@@ -9,10 +9,12 @@
     ├── StartError        something outside is missing: a certificate, a folder; exits 1
     │   └── ListenError   an address cannot be had
     ├── StoreError        the counters cannot be reached; answered by policy
+    │   ├── RuleConflictError another version of stored rules is present than the one to be replaced
     │   ├── TooHeavyError a request asks for more in one step than a store does in one; INVALID_ARGUMENT
     │   └── UnreachableError  a command's service gives no answer; exits 3
     ├── BanError          a ban cannot be as it was asked for
     ├── TooLongError      a value is too long for the patterns that it is compared with; its descriptor is denied
+    ├── ApiError          a request to the rules API that cannot be done; becomes an HTTP status with problem JSON
     ├── RpcError          a call that cannot be answered; becomes a gRPC status
     └── WireError         a peer breaks HTTP/2 or asks too much; its connection ends with GOAWAY
 
@@ -82,6 +84,10 @@ class TooHeavyError(StoreError):
     """Hits that must be charged in one step are more than the store does in one; the message names the bound."""
 
 
+class RuleConflictError(StoreError):
+    """Another version of stored rules than the one to be replaced is the present one."""
+
+
 class UnreachableError(StoreError):
     """The service that a command asks cannot be reached, or is of another kind; the message says which."""
 
@@ -121,6 +127,15 @@ class RpcError(RateLimitError):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+class ApiError(RateLimitError):
+    """A request to the rules API cannot be done: the HTTP status, and fields of the problem besides the message."""
+
+    def __init__(self, status: int, message: str, **fields: object) -> None:
+        super().__init__(message)
+        self.status = status
+        self.fields = fields
 
 
 class WireError(RateLimitError):

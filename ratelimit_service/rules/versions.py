@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, Protocol
 
-from ratelimit_service.errors import StoreError
 from ratelimit_service.system.clock import DAY
 
 MAX_DOCUMENT_BYTES: Final = 2**20
@@ -99,15 +98,6 @@ def read_version(written: bytes) -> RuleVersion:
 def place_of(domain: str) -> str:
     """The name of the domain's document."""
     return f"{_PLACE}{domain}"
-
-
-def is_stored(name: str) -> bool:
-    """Whether a document of this name is one of the API."""
-    return name.startswith(_PLACE)
-
-
-class RuleConflictError(StoreError):
-    """Another version than the one to be replaced is the present one."""
 
 
 class RuleStore(Protocol):

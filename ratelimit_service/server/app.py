@@ -7,17 +7,20 @@ process, or a `Supervisor` whose workers have one each.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.loading import Loading
 from ratelimit_service.rules.sources import open_sources
 from ratelimit_service.server.admin.endpoints import Methods
+from ratelimit_service.server.admin.rules_api import RulesApi
 from ratelimit_service.server.admin.server import Addresses, AdminServer
-from ratelimit_service.server.engine import Engine, rules_parser
+from ratelimit_service.server.engine import Engine, rules_parser, trial_options
 from ratelimit_service.server.events import EventLog
 from ratelimit_service.server.workers.supervisor import Supervisor
 from ratelimit_service.settings import Settings
+from ratelimit_service.stores import open_rule_store
 from ratelimit_service.system.address import Address, Tcp, Unix
 from ratelimit_service.telemetry.logs import about, pass_events
 
@@ -36,12 +39,15 @@ class App:
         self._engine: Engine | Supervisor = (
             Engine(settings) if workers == 1 else Supervisor(settings, workers, self._events)
         )
-        self._loading = Loading(open_sources(settings), rules_parser(settings), self._publish)
+        self._rule_store = open_rule_store(settings)
+        sources = open_sources(settings, self._rule_store)
+        self._loading = Loading(sources, rules_parser(settings), self._publish)
         self._admin = AdminServer(
             self._engine.state(self._loading),
             settings,
             Methods(self._engine.explainer, self._engine.ban_method, self._engine.reset_method),
             self._events,
+            partial(RulesApi, self._loading, self._rule_store, trial_options(settings)),
         )
         self._following: asyncio.Task[None] | None = None
 
@@ -78,6 +84,8 @@ class App:
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
+        if self._rule_store is not None:
+            await self._rule_store.close()
         await self._engine.close()
         log.info("stopped")
         if self._end_events is not None:

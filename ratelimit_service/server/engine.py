@@ -25,10 +25,13 @@ from ratelimit_service.rules.secret import hash_value_of
 from ratelimit_service.server.admin.bans_api import ban_method
 from ratelimit_service.server.admin.explain_api import explainer
 from ratelimit_service.server.admin.resets import reset_method
+from ratelimit_service.server.admin.rules_trial import TrialOptions
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.server.tracing import TracedMethod, Tracing, traced_store
 from ratelimit_service.settings import Settings
+from ratelimit_service.settings.fields import KeyFormat
 from ratelimit_service.stores import open_store
+from ratelimit_service.stores.redis.envoyproxy import counts_as_envoyproxy
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.system.listen import remove_socket
@@ -175,6 +178,14 @@ def rules_parser(settings: Settings) -> Parse:
         hash_value=hash_value_of(settings),
         response=response_options(settings),
     )
+
+
+def trial_options(settings: Settings) -> TrialOptions:
+    """What the rules API needs to load rules, and to check them as `ratelimit check` does."""
+    by_envoyproxy = settings.key_format is KeyFormat.ENVOYPROXY
+    has_home = settings.home_redis is not None
+    by_keys = counts_as_envoyproxy if by_envoyproxy else None
+    return TrialOptions(rules_parser(settings), settings.rules_precedence, has_home, by_keys)
 
 
 def _request_limits(settings: Settings) -> RequestLimits:

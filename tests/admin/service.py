@@ -21,14 +21,18 @@ from ratelimit_service.rules.loading import Loading
 from ratelimit_service.rules.reading.parse import parse
 from ratelimit_service.rules.secret import hash_value_of
 from ratelimit_service.rules.sources.files import RulesFiles
+from ratelimit_service.rules.sources.stored import StoredRules
 from ratelimit_service.server.admin.bans_api import ban_method
 from ratelimit_service.server.admin.endpoints import Methods
 from ratelimit_service.server.admin.explain_api import explainer
 from ratelimit_service.server.admin.resets import reset_method
+from ratelimit_service.server.admin.rules_api import RulesApi
+from ratelimit_service.server.admin.rules_trial import TrialOptions
 from ratelimit_service.server.admin.server import AdminServer
 from ratelimit_service.server.events import EventLog
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
+from ratelimit_service.stores import open_rule_store
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.store import Store
 from ratelimit_service.system.address import Tcp
@@ -65,14 +69,18 @@ class Service:
         local = dict.fromkeys(("host", "debug_host"), "127.0.0.1") | {"port": "0", "debug_port": "0"}
         self.settings = Settings.model_validate(local | values)
         self.store = store or MemoryStore(1000, Clock())
+        self._following: asyncio.Task[None] | None = None
         self.limiter = Limiter(self.store, max_values=self.settings.metrics_max_values)
         self.health = health or Health()
+        self.rule_store = open_rule_store(self.settings)
+        parser = partial(parse, hash_value=hash_value_of(self.settings), precedence=self.settings.rules_precedence)
         self.loading = Loading(
-            [RulesFiles(rules)],
-            partial(parse, hash_value=hash_value_of(self.settings)),
+            [RulesFiles(rules), *([] if self.rule_store is None else [StoredRules(self.rule_store)])],
+            parser,
             self._publish,
             clock=Clock(1_700_000_000_000_000),
         )
+        trial = TrialOptions(parser, self.settings.rules_precedence, has_home=True, counts_as_envoyproxy=None)
         self.method = ShouldRateLimit(self.limiter, answer or ResponseEncoder())
         self.explainer = explainer(self.limiter)
         self.bans = ban_method(self.limiter)
@@ -83,6 +91,7 @@ class Service:
             self.settings,
             Methods(self.explainer, self.bans, self.resets),
             self.events,
+            partial(RulesApi, self.loading, self.rule_store, trial),
         )
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -101,10 +110,19 @@ class Service:
 
     async def _start(self) -> None:
         await self.loading.load()
+        if self.rule_store is not None:
+            self._following = asyncio.create_task(self.loading.run())
         self.http, self.debug, self.prometheus = await self.server.start([Tcp("127.0.0.1", 8081)])
 
     def stop(self) -> None:
-        self.do(self.server.stop())
+        self.do(self._stop())
+
+    async def _stop(self) -> None:
+        await self.server.stop()
+        if self._following is not None:
+            self._following.cancel()
+        if self.rule_store is not None:
+            await self.rule_store.close()
 
     def end(self) -> None:
         """Whether or not it was stopped before."""

@@ -48,7 +48,7 @@ def problems(text: bytes | str) -> list[str]:
 
 
 def test_it_means_what_it_means_as_yaml() -> None:
-    book = parse([open_document("json", "api:shop", json.dumps(AS_JSON).encode())])
+    book = parse([open_document("json", "api", "api:shop", json.dumps(AS_JSON).encode())])
 
     assert diff(parse([YamlText("shop.yaml", RULES.encode())]), book) == []
     assert [str(rule.place) for rule in book.rules] == [

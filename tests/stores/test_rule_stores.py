@@ -9,14 +9,13 @@ from typing import Any, Final
 import pytest
 import uvloop
 
-from ratelimit_service.errors import StartError, StoreError
+from ratelimit_service.errors import RuleConflictError, StartError, StoreError
 from ratelimit_service.rules.sources.rules_folder import RulesFolder
 from ratelimit_service.rules.sources.source import Documents
 from ratelimit_service.rules.sources.stored import StoredRules
 from ratelimit_service.rules.versions import (
     MAX_PAST_BYTES,
     MAX_VERSIONS,
-    RuleConflictError,
     RuleStore,
     RuleVersion,
     read_version,

@@ -18,14 +18,13 @@ from time import monotonic, sleep
 from typing import Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
-from ratelimit_service.errors import StartError, StoreError
+from ratelimit_service.errors import RuleConflictError, StartError, StoreError
 from ratelimit_service.rules.versions import (
     DELETED_FOR,
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENTS,
     MAX_PAST_BYTES,
     MAX_VERSIONS,
-    RuleConflictError,
     RuleVersion,
     read_version,
 )

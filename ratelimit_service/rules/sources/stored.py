@@ -10,6 +10,7 @@ from ratelimit_service.rules.sources.json_text import JsonText
 from ratelimit_service.rules.sources.source import Documents, Given
 from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.rules.versions import RuleStore
+from ratelimit_service.settings.fields import SourceKind
 
 _FIRST_READ_SECONDS: Final = 5.0
 """Seconds for the first read of all documents."""
@@ -18,6 +19,7 @@ _FIRST_READ_SECONDS: Final = 5.0
 class StoredRules:
     """The rules that `store` keeps."""
 
+    kind = SourceKind.API
     noun = "stored document"
     connection = None
 
@@ -46,6 +48,9 @@ class StoredRules:
         self._changed.clear()
         return await self._give()
 
+    def loaded(self, version: str, problems: tuple[Problem, ...]) -> None:
+        """As RuleSource says: what is in force is for others to say."""
+
     def refresh(self) -> None:
         """As RuleSource says."""
         self._changed.set()
@@ -62,13 +67,8 @@ class StoredRules:
         digest = blake2b(digest_size=8)
         for made in present:
             digest.update(f"{made.domain}\0{made.version}\0".encode())
-        documents = [_KINDS[made.kind](made.place, made.text.encode()) for made in present]
-        return Documents(documents, digest.hexdigest(), refuse_data)
-
-
-def refuse_data(path: str) -> bytes:
-    """Read no data file for a document of the API: who may change rules is not one who may read the service's files."""
-    raise OSError(0, "rules of the API name no files", path)
+        documents = [_KINDS[made.kind](made.place, made.text.encode(), SourceKind.API) for made in present]
+        return Documents(documents, digest.hexdigest())
 
 
 _KINDS: Final = {kind.kind: kind for kind in (YamlText, JsonText)}

@@ -13,7 +13,7 @@ import hmac
 import json
 from collections.abc import Sequence
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -21,6 +21,7 @@ from aiohttp.typedefs import Handler
 from ratelimit_service.server.admin.cross_site import SAFE_METHODS
 from ratelimit_service.server.admin.json_api import HEADERS, refusal
 from ratelimit_service.server.admin.wrong_tokens import WrongTokens
+from ratelimit_service.settings.rules_tokens import RulesToken
 from ratelimit_service.system.clock import Clock, steady_clock
 from ratelimit_service.telemetry.logs import ThrottledLog
 from ratelimit_service.telemetry.metric import Metric, counter
@@ -28,18 +29,41 @@ from ratelimit_service.telemetry.metric import Metric, counter
 _READING_BY_POST: Final = frozenset({"/explain"})
 """Paths whose POST changes nothing."""
 
+_OF_RULES: Final = "/rules"
+"""The paths below it change rules, for which there are tokens of their own."""
+
 # Two headers: a client takes the first scheme that it knows (RFC 9110, 11.6.1), and some do not read a list.
 _CHALLENGES: Final = ('Bearer realm="ratelimit"', 'Basic realm="ratelimit: any user, ADMIN_TOKEN as password"')
+
+
+class Caller(NamedTuple):
+    """The client of a request that may change something."""
+
+    name: str = ""
+    """Of its token; empty for the operator."""
+    token: RulesToken | None = None
+    """None for the operator, who may change everything."""
+
+    def may_change(self, domain: str) -> bool:
+        """Whether it may change the rules of this domain."""
+        return self.token is None or self.token.may_change(domain)
 
 
 class Access:
     """Decides on each request to the operator's port."""
 
     def __init__(
-        self, token: str, *, read_needs_token: bool, warnings: ThrottledLog, clock: Clock = steady_clock
+        self,
+        token: str,
+        *,
+        read_needs_token: bool,
+        warnings: ThrottledLog,
+        rules_tokens: Sequence[RulesToken] = (),
+        clock: Clock = steady_clock,
     ) -> None:
         self.token = token.encode()
         """Empty if there is none: then only who may write to a unix socket may change anything."""
+        self._rules_tokens = rules_tokens
         self._read_needs_token = read_needs_token
         self._warnings = warnings
         self._limit = WrongTokens(clock)
@@ -57,6 +81,10 @@ class Access:
         text = json.dumps({"write": not why, "why": why}) + "\n"
         return web.Response(text=text, headers=HEADERS, content_type="application/json")
 
+    def caller(self, request: web.Request) -> Caller:
+        """The client of a request that was not refused, and needed a token."""
+        return self._caller(_token_of(request.headers.get("Authorization", ""))) or Caller()
+
     def metrics(self) -> Sequence[Metric]:
         """Metrics of tokens that were wrong, or refused unseen."""
         unseen = "Requests to the debug port rejected because too many tokens from their address were wrong."
@@ -73,10 +101,11 @@ class Access:
         writes = request.method not in SAFE_METHODS and request.path not in _READING_BY_POST
         if not writes and not self._read_needs_token:
             return None
-        if not self.token:
-            return None if _by_unix_socket(request) else refusal(403, _NO_CHANGES)
         given = _token_of(request.headers.get("Authorization", ""))
-        right = hmac.compare_digest(given, self.token)
+        if not self.token and not (given and self._rules_tokens):
+            return None if _by_unix_socket(request) else refusal(403, _NO_CHANGES)
+        caller = self._caller(given)
+        right = caller is not None
         remote = request.remote or ""
         if given and (wait := self._limit.check(remote, right=right, local=_is_local(request))):
             self._refused += 1
@@ -84,7 +113,9 @@ class Access:
             response = refusal(429, f"too many wrong tokens came from this address: it may try again in {wait} s")
             response.headers["Retry-After"] = str(wait)
             return response
-        if right:
+        if caller is not None:
+            if writes and caller.token is not None and not request.path.startswith(f"{_OF_RULES}/"):
+                return refusal(403, f"the token of {caller.name} changes rules alone")
             return None
         if given:
             self._wrong += 1
@@ -93,6 +124,14 @@ class Access:
         for challenge in _CHALLENGES:
             response.headers.add("WWW-Authenticate", challenge)
         return response
+
+    def _caller(self, given: bytes) -> Caller | None:
+        """The client that has this token; None if it is wrong. All are compared, so that time tells nothing."""
+        found = Caller() if self.token and hmac.compare_digest(given, self.token) else None
+        for each in self._rules_tokens:
+            if hmac.compare_digest(given, each.token.encode()):
+                found = found or Caller(each.name, each)
+        return found
 
 
 _NO_CHANGES: Final = (

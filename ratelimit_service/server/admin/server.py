@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from socket import socket
@@ -27,6 +27,8 @@ from ratelimit_service.server.admin.connection import (
 )
 from ratelimit_service.server.admin.cross_site import refuse_cross_site, refuse_foreign_hosts
 from ratelimit_service.server.admin.endpoints import TEXT, Endpoint, Endpoints, Methods
+from ratelimit_service.server.admin.problem import as_problems
+from ratelimit_service.server.admin.rules_api import RulesApi
 from ratelimit_service.server.admin.status import Listening
 from ratelimit_service.server.admin.tls import HttpTls, TlsConnection
 from ratelimit_service.server.events import EventLog
@@ -71,16 +73,29 @@ class _Port(NamedTuple):
 class AdminServer:
     """The HTTP server."""
 
-    def __init__(self, state: ServiceState, settings: Settings, methods: Methods, events: EventLog) -> None:
+    def __init__(
+        self,
+        state: ServiceState,
+        settings: Settings,
+        methods: Methods,
+        events: EventLog,
+        rules_api: Callable[[Access], RulesApi],
+    ) -> None:
         self._settings = settings
         self._warnings = ThrottledLog(log, steady_clock)
         self._slots = LoopSlots()
         self._connections = HttpConnections(within_file_limit(settings.http_max_connections), self._warnings)
         token = settings.admin_token.get_secret_value()
-        self._access = Access(token, read_needs_token=settings.admin_read_needs_token, warnings=self._warnings)
+        self._access = Access(
+            token,
+            read_needs_token=settings.admin_read_needs_token,
+            warnings=self._warnings,
+            rules_tokens=settings.rules_token_list,
+        )
         tls = Tls(settings.admin_tls_cert, settings.admin_tls_key, settings.admin_client_tls_cacert)
         self._tls = HttpTls(tls, self._slots) if tls.cert and not settings.debug_uds else None
         self._endpoints = Endpoints(state, settings, methods, events, slots=self._slots, http_metrics=self._metrics)
+        self._rules = rules_api(self._access)
         self._token_file: TokenFile | None = None
         self._looking: asyncio.Task[None] | None = None
         self._servers: list[asyncio.Server] = []
@@ -164,8 +179,12 @@ class AdminServer:
             _Port(
                 "debug HTTP",
                 debug,
-                [*endpoints.for_operator(), Endpoint("GET", "/status/access", self._access.show, _WRITES)],
-                [refuse_foreign_hosts(hosts), refuse_cross_site((), hosts), self._access.middleware],
+                [
+                    *endpoints.for_operator(),
+                    Endpoint("GET", "/status/access", self._access.show, _WRITES),
+                    *(Endpoint(*route) for route in self._rules.routes()),
+                ],
+                [as_problems, refuse_foreign_hosts(hosts), refuse_cross_site((), hosts), self._access.middleware],
                 self._tls,
             ),
         ]

@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Final
 
-from ratelimit_service.errors import StoreError
+from ratelimit_service.errors import RuleConflictError, StoreError
 from ratelimit_service.rules.versions import (
     DELETED_FOR,
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENTS,
     MAX_PAST_BYTES,
     MAX_VERSIONS,
-    RuleConflictError,
     RuleVersion,
     begin_of,
     read_version,
