@@ -1,10 +1,9 @@
 """`ratelimit diff`: which descriptors get another limit from new rules than from old ones."""
 
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -19,9 +18,8 @@ from ratelimit_service.commands.sources import (
 )
 from ratelimit_service.commands.terminal import GREEN, RED, YELLOW, echo, echo_json
 from ratelimit_service.errors import ComparisonError, Problem, RulesError
-from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.checks.diff import AFRESH, KEPT, RuleChange, diff
-from ratelimit_service.rules.checks.report import changes_as_json, shown_request
+from ratelimit_service.rules.checks.diff import AFRESH, KEPT, diff
+from ratelimit_service.rules.checks.report import changes_as_json
 from ratelimit_service.rules.rule import entries_in_words, plural
 from ratelimit_service.settings import Section
 
@@ -62,10 +60,11 @@ def command(*, old: Path, new: Path, env_file: Path | None, merge_domains: bool,
         exit_broken(error, as_json=as_json)
     except ComparisonError as error:
         exit_broken(RulesError([Problem(str(new), 0, 0, str(error))]), as_json=as_json)
+    found = changes_as_json(changes, books)
     if as_json:
-        echo_json(changes_as_json(changes, books))
+        echo_json(found)
     else:
-        echo(*_lines(changes, books))
+        echo(*change_lines(found))
     if changes:
         sys.exit(DIFFERENT)
 
@@ -74,32 +73,33 @@ _MARKS: Final = {"added": ("+", GREEN), "removed": ("-", RED), "changed": ("~", 
 _COUNTERS: Final = {KEPT: "counters are kept", AFRESH: "counters start afresh"}
 
 
-def _lines(changes: Sequence[RuleChange], books: Sequence[RuleBook]) -> Iterator[str]:
-    for change in changes:
-        mark, style = _MARKS[change.kind]
+def change_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """The changes of `changes_as_json` as text."""
+    for change in found["changes"]:
+        mark, style = _MARKS[change["kind"]]
         differences = "; ".join(
-            f"{'' if what == 'limit' else f'{what}: '}{old} → {new}" for what, old, new in change.differences
+            f"{'' if what == 'limit' else f'{what}: '}{old} → {new}"
+            for what, old, new in (each.values() for each in change["differences"])
         )
-        yield style(f"{mark} {'.'.join((change.domain, *change.names))}: {differences}")
-        if change.names:
-            yield f"    {'; '.join(_details(change, books))}"
-    old, new = [plural(len(book.rules), "rule") for book in books]
-    yield f"{_summary(changes)} ({old} → {new})"
+        yield style(f"{mark} {'.'.join((change['domain'], *change['descriptors']))}: {differences}")
+        if change["descriptors"]:
+            yield f"    {'; '.join(_details(change))}"
+    old, new = [plural(number, "rule") for number in found["rules"]]
+    yield f"{_summary(found)} ({old} → {new})"
 
 
-def _details(change: RuleChange, books: Sequence[RuleBook]) -> Iterator[str]:
-    old, new = change.old, change.new
-    yield " → ".join(str(rule.place) for rule in (old, new) if rule is not None)
-    if old is not None and new is not None and old.path != new.path:
-        yield f"{'.'.join(old.path)} before, {'.'.join(new.path)} now"
-    if change.counters:
-        yield _COUNTERS[change.counters]
-    yield f"such as {entries_in_words(shown_request(change, books))}"
+def _details(change: Mapping[str, Any]) -> Iterator[str]:
+    old, new = change["old"], change["new"]
+    yield " → ".join(str(rule["place"]) for rule in (old, new) if rule is not None)
+    if old is not None and new is not None and old["rule"] != new["rule"]:
+        yield f"{old['rule']} before, {new['rule']} now"
+    if change["counters"]:
+        yield _COUNTERS[change["counters"]]
+    yield f"such as {entries_in_words(tuple((each['key'], each['value']) for each in change['request']))}"
 
 
-def _summary(changes: Sequence[RuleChange]) -> str:
-    if not changes:
+def _summary(found: Mapping[str, Any]) -> str:
+    if found["same"]:
         return "no descriptor gets another limit"
-    numbers = Counter(change.kind for change in changes)
-    kinds = ", ".join(f"{numbers[kind]:,} {kind}" for kind in _MARKS if numbers[kind])
-    return f"{plural(len(changes), 'descriptor')} with another limit: {kinds}"
+    kinds = ", ".join(f"{found[kind]:,} {kind}" for kind in _MARKS if found[kind])
+    return f"{plural(len(found['changes']), 'descriptor')} with another limit: {kinds}"

@@ -6,7 +6,8 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, cast
@@ -69,6 +70,14 @@ class PortReply(NamedTuple):
 
     status: int
     text: str
+    etag: str = ""
+
+    @property
+    def why(self) -> str:
+        """What it says of a failure: the detail of a problem, or all of it."""
+        with suppress(ValueError, LookupError, TypeError):
+            return str(json.loads(self.text)["detail"])
+        return self.text.strip()
 
     def json(self) -> dict[str, Any] | None:
         """The object in the response; None where it is anything else."""
@@ -87,10 +96,13 @@ class OperatorPort:
         self._given = url
         self._access = access
 
-    def ask(self, verb: str, path: str, body: str | None = None) -> PortReply:
-        """The response to one request. Raises UnreachableError, with one line that says why, if there is none.
+    def ask(
+        self, verb: str, path: str, body: str | bytes | None = None, more: Mapping[str, str] | None = None
+    ) -> PortReply:
+        """The response to one request, with `more` headers.
 
-        StoreError if the token is missing or wrong.
+        Raises UnreachableError, with one line that says why, if there is none; StoreError if the token is missing or
+        wrong.
         """
         try:
             connection, target = self._connection()
@@ -98,7 +110,8 @@ class OperatorPort:
             raise UnreachableError(f"not a URL such as http://localhost:{_PORT}") from error
         try:
             headers = {} if body is None else {"Content-Type": "application/json"}
-            connection.request(verb, path, body, {"Accept": "application/json"} | headers | self._token(connection))
+            headers |= {"Accept": "application/json"} | dict(more or {}) | self._token(connection)
+            connection.request(verb, path, body, headers)
             response = connection.getresponse()
             text = response.read(_MAX_BYTES + 1)
         except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
@@ -115,7 +128,7 @@ class OperatorPort:
             connection.close()
         if len(text) > _MAX_BYTES:
             raise UnreachableError(f"its response is larger than {_MAX_BYTES >> 20} MiB")
-        reply = PortReply(response.status, text.decode(errors="replace"))
+        reply = PortReply(response.status, text.decode(errors="replace"), response.headers.get("ETag", ""))
         if reply.status == http.client.BAD_REQUEST and "speaks gRPC" in reply.text:  # the service's own HTTP/2
             raise UnreachableError(f"it speaks gRPC, not HTTP; {DEBUG_PORT_HINT}")
         if reply.status == http.client.BAD_REQUEST and "speaks HTTPS" in reply.text:
@@ -123,9 +136,9 @@ class OperatorPort:
         if reply.status in NOT_THERE and "/json" in reply.text and "/rlconfig" not in reply.text:
             raise UnreachableError(f"that is the HTTP port; {DEBUG_PORT_HINT}")
         if reply.status == http.client.UNAUTHORIZED:
-            raise StoreError(f"{printable(reply.text.strip())}; {HOW_TO_SEND}")
+            raise StoreError(f"{printable(reply.why)}; {HOW_TO_SEND}")
         if reply.status == http.client.TOO_MANY_REQUESTS:
-            raise StoreError(printable(reply.text.strip()))
+            raise StoreError(printable(reply.why))
         return reply
 
     def status(self) -> dict[str, Any]:

@@ -92,6 +92,7 @@ LINES: Final = [
     ("ratelimit explain --rul", "ratelimit explain --rules "),
     ("ratelimit completion fi", "ratelimit completion fish "),
     ("ratelimit check shop", "ratelimit check shop-rules.yaml "),
+    ("ratelimit rules put shop", "ratelimit rules put shop-rules.yaml "),
     ("ratelimit check --env-file shop", "ratelimit check --env-file shop-rules.yaml "),
 ]
 

@@ -1,4 +1,7 @@
-"""`ratelimit rules test`: what requests get from the rules, checked against a table of cases."""
+"""`ratelimit rules test`: what requests get from the rules, checked against a table of cases.
+
+And the commands on rules that a running service keeps, of `stored.py`.
+"""
 
 import sys
 import xml.etree.ElementTree as ET
@@ -13,6 +16,7 @@ from ratelimit_service.api.headers import header_names
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.commands.rules.cases import Case, read_cases
 from ratelimit_service.commands.rules.run import Mismatch, run_case
+from ratelimit_service.commands.rules.stored import COMMANDS
 from ratelimit_service.commands.sources import (
     env_file_option,
     exit_broken,
@@ -35,13 +39,18 @@ FAILED: Final = 1
 
 
 @click.group(
-    short_help="Test rules.",
+    short_help="Test rules, and change those that a service keeps.",
     epilog="""\b
 Examples:
-  ratelimit rules test config/tests/*.cases --rules config""",
+  ratelimit rules test config/tests/*.cases --rules config
+  ratelimit rules put shop.yaml --why "ticket 4711" --at localhost:6070""",
 )
 def command() -> None:
-    """Test rules."""
+    """Test rules, and change those that a running service keeps (RULES_STORE)."""
+
+
+for _stored in COMMANDS:
+    command.add_command(_stored)
 
 
 class _Result(NamedTuple):

@@ -58,14 +58,6 @@ def finding(problem: Problem | LintWarning) -> dict[str, Any]:
     return {"file": problem.path, "line": problem.line, "column": problem.column, "message": problem.message}
 
 
-def shown_request(change: RuleChange, books: Sequence[RuleBook]) -> Entries:
-    """The request of a change, with digests in place of values that are secret before or now."""
-    entries = change.entries
-    for book in books:
-        entries = book.shown(change.domain, entries)
-    return entries
-
-
 def changes_as_json(changes: Sequence[RuleChange], books: Sequence[RuleBook]) -> dict[str, Any]:
     """The changes from the first book to the second one."""
     numbers = Counter(change.kind for change in changes)
@@ -78,7 +70,7 @@ def changes_as_json(changes: Sequence[RuleChange], books: Sequence[RuleBook]) ->
                 "kind": change.kind,
                 "domain": change.domain,
                 "descriptors": list(change.names),
-                "request": [{"key": key, "value": value} for key, value in shown_request(change, books)],
+                "request": [{"key": key, "value": value} for key, value in _shown_request(change, books)],
                 "old": _described(change.old),
                 "new": _described(change.new),
                 "differences": [difference._asdict() for difference in change.differences],
@@ -94,3 +86,11 @@ def _described(rule: Rule | None) -> dict[str, Any] | None:
         return None
     place = None if rule.place is None else str(rule.place)
     return {"rule": ".".join(rule.path), "place": place, "limit": limits_in_words(rule)}
+
+
+def _shown_request(change: RuleChange, books: Sequence[RuleBook]) -> Entries:
+    """The request of a change, with digests in place of values that are secret before or now."""
+    entries = change.entries
+    for book in books:
+        entries = book.shown(change.domain, entries)
+    return entries
