@@ -89,6 +89,15 @@ ENVOY_GATEWAY_RULES: Final = (
     *("multiple-shared-ratelimit-rules", "path-match", "query-parameters-match"),
     *("ratelimit-sourceip-invert", "value-match"),
 )
+OPENAPI: Final = (
+    *("openapi-python-client==0.29.1", "openapi-spec-validator==0.9.0", "openapi-schema-validator==0.9.0"),
+    *("attrs==26.1.0", "annotated-doc==0.0.7", "anyio==4.16.0", "certifi==2026.10.18", "h11==0.16.0"),
+    *("httpcore==1.0.9", "httpx==0.28.1", "idna==3.20", "jinja2==3.1.6", "MarkupSafe==3.0.4"),
+    *("jsonschema==4.26.0", "jsonschema-path==0.5.0", "jsonschema-specifications==2025.9.1", "pathable==0.6.0"),
+    *("lazy-object-proxy==1.13.0", "referencing==0.37.0", "rfc3339-validator==0.1.4", "rpds-py==2026.9.1"),
+    *("ruamel.yaml==0.19.1", "shellingham==1.5.4", "six==1.17.0", "typer==0.27.3"),
+)
+"""And all that they need which the service does not."""
 KUBERNETES: Final = ("1.27", "1.37")
 """The oldest version that the chart is for, and the newest whose schemas there are."""
 
@@ -362,6 +371,12 @@ def cyclonedx() -> Path:
     return python_packages("cyclonedx", CYCLONEDX)
 
 
+@Peer
+def openapi() -> Path:
+    """The folder of a generator of clients from OpenAPI, of what these need, and of a validator."""
+    return python_packages(f"openapi-{PYTHON}", OPENAPI)
+
+
 ALL: Final = (
     *(
         xds_protos,
@@ -379,7 +394,7 @@ ALL: Final = (
         locust,
     ),
     *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, axe, promtool, prometheus, grafana_types),
-    *(compose_config, helm, kubectl, kubernetes_validate, operator_schemas, cyclonedx, zsh, fish),
+    *(compose_config, helm, kubectl, kubernetes_validate, operator_schemas, cyclonedx, openapi, zsh, fish),
 )
 
 

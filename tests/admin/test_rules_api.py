@@ -2,7 +2,11 @@
 
 import json
 import logging
+import os
+import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
@@ -11,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from ratelimit_service.rules.versions import MAX_DOCUMENT_BYTES
+from tests import peers
 from tests.admin.conftest import RULES
 from tests.admin.service import Reply, Service, ask, running
 from tests.redis import start_redis
@@ -384,3 +389,40 @@ def test_who_may_write_to_the_unix_socket_may_change_rules(tmp_path: Path) -> No
         reply = b"".join(iter(lambda: client.recv(65536), b""))
         assert b" 201 Created" in reply
         assert b'"address": "the unix socket"' in reply
+
+
+def test_a_client_generated_from_the_description_tells_the_whole_story(service: Service, tmp_path: Path) -> None:
+    folder = peers.openapi()
+    environ = os.environ | {"PYTHONPATH": f"{folder}:{tmp_path}"}
+    described = tmp_path / "openapi.json"
+    described.write_bytes(service.get("/openapi.json").body)
+    (tmp_path / "config.yaml").write_text("post_hooks: []\ncontent_type_overrides: {application/yaml: text/plain}\n")
+    generate: list[str | Path] = [
+        "generate",
+        "--path",
+        described,
+        "--config",
+        tmp_path / "config.yaml",
+        "--meta",
+        "none",
+    ]
+    command = [sys.executable, "-m", "openapi_python_client", *generate, "--output-path", tmp_path / "rules_client"]
+    subprocess.run(command, env=environ, check=True, capture_output=True)
+    script = Path(__file__).with_name("openapi_client.py")
+    url = f"http://127.0.0.1:{service.debug[0].port}"
+    told = subprocess.run(
+        [sys.executable, script, url, ADMIN], env=environ, check=False, capture_output=True, text=True
+    )
+
+    assert told.returncode == 0, told.stderr
+    operations = {operation for operation, _ in json.loads(told.stdout)}
+    paths = json.loads(described.read_text())["paths"].values()
+    assert operations == {each["operationId"] for path in paths for verb, each in path.items() if verb != "parameters"}
+
+
+def test_the_description_has_all_paths(service: Service) -> None:
+    listed = service.get("/nothing").text
+    described = json.loads(service.get("/openapi.json").text)["paths"]
+
+    paths = {f"{verb.upper()} {path}" for path, each in described.items() for verb in each if verb != "parameters"}
+    assert paths == set(re.findall(r"^(\S+ /rules\S*):", listed, re.MULTILINE))
