@@ -12,7 +12,7 @@ from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.rules.versions import RuleStore
 from ratelimit_service.settings.fields import SourceKind
 
-_FIRST_READ_SECONDS: Final = 5.0
+_FIRST_READ_SECONDS: Final = 2.0
 """Seconds for the first read of all documents."""
 
 
