@@ -43,7 +43,7 @@ FAILED: Final = 1
     epilog="""\b
 Examples:
   ratelimit rules test config/tests/*.cases --rules config
-  ratelimit rules put shop.yaml --why "ticket 4711" --at localhost:6070""",
+  ratelimit rules get --at localhost:6070""",
 )
 def command() -> None:
     """Test rules, and change those that a running service keeps (RULES_STORE)."""
