@@ -333,8 +333,8 @@ def test_check_and_diff_say_what_the_commands_say_and_change_nothing(service: Se
     assert (added["added"], added["changes"][0]["descriptors"]) == (1, ["user"])
     assert (changed["changed"], changed["changes"][0]["old"], changed["changes"][0]["new"]) == (
         1,
-        {"rule": "blog.user", "place": "api:blog:5:5", "limit": "5 requests per hour"},
-        {"rule": "blog.user", "place": "api:blog:5:5", "limit": "50 requests per hour"},
+        {"rule": "blog.user", "place": "api:blog:5:5", "limit": "5 requests per hour", "requests": 5},
+        {"rule": "blog.user", "place": "api:blog:5:5", "limit": "50 requests per hour", "requests": 50},
     )
     assert (same["same"], same["changes"]) == (True, [])
     assert wrong(send(service, "POST", "/rules/blog/check", BLOG, token=""))[0] == 401

@@ -100,7 +100,12 @@ def test_the_changes_come_as_json(tmp_path: Path) -> None:
         "domain": "shop",
         "descriptors": ["plan_free", "user"],
         "request": [{"key": "plan", "value": "free"}, {"key": "user", "value": "other"}],
-        "old": {"rule": "shop.plan_free.user", "place": f"{tmp_path}/old.yaml:9:9", "limit": "50 requests per day"},
+        "old": {
+            "rule": "shop.plan_free.user",
+            "place": f"{tmp_path}/old.yaml:9:9",
+            "limit": "50 requests per day",
+            "requests": 50,
+        },
         "new": None,
         "differences": [{"what": "limit", "old": "50 requests per day", "new": "no limit"}],
         "counters": None,

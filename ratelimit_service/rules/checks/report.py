@@ -85,7 +85,8 @@ def _described(rule: Rule | None) -> dict[str, Any] | None:
     if rule is None:
         return None
     place = None if rule.place is None else str(rule.place)
-    return {"rule": ".".join(rule.path), "place": place, "limit": limits_in_words(rule)}
+    requests = None if rule.limit is None else rule.limit.requests
+    return {"rule": ".".join(rule.path), "place": place, "limit": limits_in_words(rule), "requests": requests}
 
 
 def _shown_request(change: RuleChange, books: Sequence[RuleBook]) -> Entries:

@@ -65,7 +65,7 @@ _PROBLEM: Final = _object(
 )
 _LIMIT: Final = {
     "type": ["object", "null"],
-    "properties": {"rule": _text(), "place": _MAYBE_TEXT, "limit": _text()},
+    "properties": {"rule": _text(), "place": _MAYBE_TEXT, "limit": _text(), "requests": _MAYBE_INTEGER},
 }
 _SCHEMAS: Final = {
     "Version": _VERSION,

@@ -165,17 +165,29 @@ if (location.hash.startsWith(LINKED)) {
   history.replaceState(null, "", location.pathname);
 }
 
-// An error has the service's own words.
-async function ask(path, options) {
-  const token = sessionStorage.getItem(KEPT), headers = token ? {Authorization: `Bearer ${token}`} : {};
+// An error has the service's own words: a line, or a problem with all that is wrong.
+async function wordsOf(answer, path) {
+  const text = (await answer.text()).trim();
+  if (!answer.headers.get("Content-Type")?.startsWith("application/problem+json")) return text || `${path} answered ${answer.status}`;
+  const {detail, errors = []} = JSON.parse(text);
+  return [detail, ...errors.map(one => `${one.file}${one.pointer || (one.line ? `:${one.line}:${one.column}` : "")}: ${one.message}`)].join("\n");
+}
+
+// The answer to a request, which is a good one.
+export async function fetched(path, {headers: more = {}, ...options} = {}) {
+  const token = sessionStorage.getItem(KEPT), headers = {...(token ? {Authorization: `Bearer ${token}`} : {}), ...more};
   // With the origin: a path alone would take the credentials of the page's address, with which fetch refuses it.
   const answer = await fetch(location.origin + path, {signal: AbortSignal.timeout(REQUEST_MILLISECONDS), headers, ...options});
   if (answer.status === 401 && token) { // that of a service that has been replaced; without it the browser asks its user
     sessionStorage.removeItem(KEPT);
-    return ask(path, options);
+    return fetched(path, {headers: more, ...options});
   }
-  if (!answer.ok) throw new Error((await answer.text()).trim() || `${path} answered ${answer.status}`);
-  return answer.json();
+  if (!answer.ok) throw new Error(await wordsOf(answer, path));
+  return answer;
+}
+
+async function ask(path, options) {
+  return (await fetched(path, options)).json();
 }
 
 // With parameters for the path, if any.

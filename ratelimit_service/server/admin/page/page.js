@@ -12,11 +12,12 @@ import * as refusals from "./refusals.js";
 import * as requests from "./requests.js";
 import * as rules from "./rules.js";
 import * as settings from "./settings.js";
+import * as stored from "./stored.js";
 import * as tryIt from "./try.js";
 import * as who from "./who.js";
 
 const AGAIN = 2000, SLOWLY = 10000, MANY_RULES = 10000;
-const SECTIONS = [now, who, refusals, lately, rules, processes, bans, requests, tryIt, past, settings, dialog];
+const SECTIONS = [now, who, refusals, lately, rules, stored, processes, bans, requests, tryIt, past, settings, dialog];
 let wait = AGAIN;
 
 function stateOf(status) {
