@@ -84,6 +84,8 @@ def change_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield style(f"{mark} {'.'.join((change['domain'], *change['descriptors']))}: {differences}")
         if change["descriptors"]:
             yield f"    {'; '.join(_details(change))}"
+    if (more := _count(found) - len(found["changes"])) > 0:
+        yield f"and {more:,} more"
     old, new = [plural(number, "rule") for number in found["rules"]]
     yield f"{_summary(found)} ({old} → {new})"
 
@@ -102,4 +104,8 @@ def _summary(found: Mapping[str, Any]) -> str:
     if found["same"]:
         return "no descriptor gets another limit"
     kinds = ", ".join(f"{found[kind]:,} {kind}" for kind in _MARKS if found[kind])
-    return f"{plural(len(found['changes']), 'descriptor')} with another limit: {kinds}"
+    return f"{plural(_count(found), 'descriptor')} with another limit: {kinds}"
+
+
+def _count(found: Mapping[str, Any]) -> int:
+    return sum(found[kind] for kind in _MARKS)

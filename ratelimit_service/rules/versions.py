@@ -51,10 +51,14 @@ class RuleVersion:
     restores: str = ""
     """The version that was rolled back to."""
     version: str = field(init=False, compare=False)
+    size: int = field(init=False, compare=False)
+    """Bytes of the text."""
 
     def __post_init__(self) -> None:
+        text = self.text.encode(errors="replace")
         digest = blake2b(self._head().encode(errors="replace"), digest_size=8)
-        digest.update(self.text.encode(errors="replace"))
+        digest.update(text)
+        object.__setattr__(self, "size", len(text))
         object.__setattr__(self, "version", f"{self.number}-{digest.hexdigest()}")
 
     @property

@@ -58,8 +58,10 @@ def finding(problem: Problem | LintWarning) -> dict[str, Any]:
     return {"file": problem.path, "line": problem.line, "column": problem.column, "message": problem.message}
 
 
-def changes_as_json(changes: Sequence[RuleChange], books: Sequence[RuleBook]) -> dict[str, Any]:
-    """The changes from the first book to the second one."""
+def changes_as_json(
+    changes: Sequence[RuleChange], books: Sequence[RuleBook], most: int | None = None
+) -> dict[str, Any]:
+    """The changes from the first book to the second one, so many at most; the counts are of all."""
     numbers = Counter(change.kind for change in changes)
     return {
         "same": not changes,
@@ -76,7 +78,7 @@ def changes_as_json(changes: Sequence[RuleChange], books: Sequence[RuleBook]) ->
                 "differences": [difference._asdict() for difference in change.differences],
                 "counters": change.counters or None,
             }
-            for change in changes
+            for change in changes[:most]
         ],
     }
 

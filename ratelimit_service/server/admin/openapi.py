@@ -16,8 +16,8 @@ def _object(required: str, **properties: _Described) -> _Described:
     return {"type": "object", "required": required.split(), "properties": properties}
 
 
-def _list(items: _Described) -> _Described:
-    return {"type": "array", "items": items}
+def _list(items: _Described, description: str = "") -> _Described:
+    return {"type": "array", "items": items} | ({"description": description} if description else {})
 
 
 def _text(description: str = "") -> _Described:
@@ -94,7 +94,8 @@ _SCHEMAS: Final = {
         changed=_INTEGER,
         rules=_list(_INTEGER) | {"description": "How many there are now, and how many there would be."},
         changes=_list(
-            _object(
+            description="The first 1,000.",
+            items=_object(
                 "kind domain descriptors request old new differences counters",
                 kind={"type": "string", "enum": ["added", "removed", "changed"]},
                 domain=_text(),
@@ -104,7 +105,7 @@ _SCHEMAS: Final = {
                 new=_LIMIT,
                 differences=_list(_object("what old new", what=_text(), old=_text(), new=_text())),
                 counters={"type": ["string", "null"], "enum": ["kept", "afresh", None]},
-            )
+            ),
         ),
     ),
 }

@@ -9,7 +9,6 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from functools import wraps
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -214,7 +213,7 @@ class RulesApi:
     async def _try(self, draft: Draft) -> None:
         if self._store is not None and self._store.known is not None:
             known = self._store.known.values()
-            size = len(draft.text) + sum(len(made.text) for made in known if made.domain != draft.domain)
+            size = len(draft.text) + sum(made.size for made in known if made.domain != draft.domain)
             if size > MAX_ALL_BYTES:
                 raise ApiError(413, f"all documents together would be larger than {MAX_ALL_BYTES >> 20} MiB")
         try:
@@ -361,16 +360,17 @@ def _unprocessable(draft: Draft, error: RulesError) -> web.Response:
     return problem(422, "the rules cannot be loaded", errors=problems_as_json(draft, error.problems))
 
 
+_SHOWN: Final = ("domain", "number", "version", "who", "address", "why")
+
+
 def _described(made: RuleVersion) -> dict[str, Any]:
     """A version without its text."""
-    found = asdict(made)
-    text = found.pop("text")
-    kind = found.pop("kind")
+    found = {name: getattr(made, name) for name in _SHOWN}
     return found | {
         "at": made.at / SECOND,
-        "format": kind or None,
+        "format": made.kind or None,
         "deleted": made.deleted,
-        "bytes": len(text.encode()),
+        "bytes": made.size,
         "replaces": made.replaces or None,
         "restores": made.restores or None,
     }

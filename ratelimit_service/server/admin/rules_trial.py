@@ -25,6 +25,9 @@ from ratelimit_service.system.background import DaemonExecutor
 _MAX_WAITING: Final = 16
 """Trials that wait for the thread: each takes as long as a load of all rules, 0.5 s for ten thousand."""
 
+MAX_CHANGES: Final = 1000
+"""The changes of a comparison that are listed; all are counted."""
+
 _T = TypeVar("_T")
 
 
@@ -135,7 +138,7 @@ class RulesTrial:
         old, new = self._loading.book or RuleBook({}), self._book(draft)
         books = [_part(book, draft.domain) for book in (old, new)]
         try:
-            return changes_as_json(diff(*books), books)
+            return changes_as_json(diff(*books), books, MAX_CHANGES)
         except ComparisonError as error:
             raise ApiError(422, str(error)) from error
 

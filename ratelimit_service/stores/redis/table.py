@@ -215,7 +215,7 @@ class TableFollower:
             self._failing_since = now
         elif now - self._failing_since > _SILENT_SECONDS and not self._logged:
             self._logged = True
-            log.warning("%s cannot be read: %s; those known stay until they end", self._user.noun, error)
+            log.warning("%s cannot be read: %s; those known stay", self._user.noun, error)
 
     def _on_success(self) -> None:
         if self._logged:

@@ -33,7 +33,7 @@ async function changeLines(change) {
 
 async function previewOf(found) {
   if (found.same) return [make("p", "good", "No request would get another limit.")];
-  return [make("p", "", `${whole(found.changes.length)} changes of limits:`), make("ul", "plain", ...await Promise.all(found.changes.map(changeLines)))];
+  return [make("p", "", `${whole(found.added + found.removed + found.changed)} changes of limits${found.changes.length === 1000 ? ", of which the first" : ""}:`), make("ul", "plain", ...await Promise.all(found.changes.map(changeLines)))];
 }
 
 class Editor {
