@@ -342,6 +342,23 @@ def test_check_and_diff_say_what_the_commands_say_and_change_nothing(service: Se
     assert len(json.loads(service.get("/rules/blog/history").text)["versions"]) == 1
 
 
+def test_what_would_be_too_much_work_at_once_is_refused(service: Service) -> None:
+    trial = service.server._rules._trial
+    trial._waiting = 16
+    busy = send(service, "POST", "/rules/blog/check", BLOG)
+    trial._waiting = 0
+
+    assert wrong(busy) == (503, "too many documents are tried out at once")
+    assert busy.headers["Retry-After"] == "1"
+
+
+def test_of_many_changes_the_first_are_listed_and_all_counted(service: Service) -> None:
+    many = "".join(f"\n  - {{key: k{n}, rate_limit: {{unit: hour, requests_per_unit: 5}}}}" for n in range(1001))
+    compared = json.loads(send(service, "POST", "/rules/blog/diff", f"domain: blog\ndescriptors:{many}").text)
+
+    assert (compared["added"], len(compared["changes"])) == (1001, 1000)
+
+
 def test_without_a_store_rules_are_checked_but_not_changed(tmp_path: Path) -> None:
     with opened(tmp_path, rules_store="") as service:
         refused = wrong(put(service))

@@ -45,7 +45,7 @@ Json = Mapping[str, Any]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class _Read(NamedTuple):
+class _ReadRules(NamedTuple):
     """A document of rules in a file."""
 
     domain: str
@@ -61,7 +61,7 @@ class _RulesClient:
         self._port = OperatorPort(at or default_url(read_settings({}, env_file)[0]), access)
 
     def ask(
-        self, verb: str, path: str, body: _Read | None = None, headers: Mapping[str, str] | None = None
+        self, verb: str, path: str, body: _ReadRules | None = None, headers: Mapping[str, str] | None = None
     ) -> PortReply:
         """The reply. StoreError, or RulesError, with what is wrong."""
         reply = self._ask(verb, path, body, headers or {})
@@ -83,7 +83,7 @@ class _RulesClient:
         present = self._ask("GET", path_of(domain), None, {})
         return {"If-Match": present.etag} if present.status == http.client.OK else {"If-None-Match": "*"}
 
-    def _ask(self, verb: str, path: str, body: _Read | None, headers: Mapping[str, str]) -> PortReply:
+    def _ask(self, verb: str, path: str, body: _ReadRules | None, headers: Mapping[str, str]) -> PortReply:
         named = dict(headers) | ({} if body is None else {"Content-Type": _TYPES[body.kind]})
         try:
             return self._port.ask(verb, path, None if body is None else body.text, named)
@@ -298,7 +298,7 @@ def _shown_problems(*, as_json: bool = False) -> Iterator[None]:
         exit_broken(error, as_json=as_json)
 
 
-def _read(file: Path) -> _Read:
+def _read(file: Path) -> _ReadRules:
     """The rules in a file, and their domain. RulesError if they have none."""
     name = "standard input" if str(file) == _STDIN else str(file)
     try:
@@ -311,7 +311,7 @@ def _read(file: Path) -> _Read:
     domain = root.fields["domain"].value if isinstance(root, YamlMap) and "domain" in root.fields else None
     if not isinstance(domain, Scalar):
         raise RulesError([Problem(name, 0, 0, "has no domain; it must begin with one, such as domain: shop")])
-    return _Read(domain.text, kind, text)
+    return _ReadRules(domain.text, kind, text)
 
 
 def _newest(client: _RulesClient, domain: str) -> str:
