@@ -243,8 +243,13 @@ def test_with_a_token_for_reading_each_of_them_reads(tmp_path: Path) -> None:
         ("application/yaml", "", {"file": "api:blog", "message": "the file is empty"}),
         (
             "application/yaml",
+            BLOG.replace("domain: blog", "domain: more"),
+            {"line": 2, "column": 9, "message": 'domain "more" is not the one of the path, "blog"'},
+        ),
+        (
+            "application/yaml",
             BLOG.replace("domain: blog", "domain: shop"),
-            {"line": 2, "column": 9, "message": 'domain "shop" is not the one of the path, "blog"'},
+            {"line": 2, "column": 9, "message": 'domain "shop" is already in '},
         ),
         ("application/yaml", b"domain: blog # \xff", {"line": 1, "message": "byte 0xff is not UTF-8"}),
         ("application/yaml", "domain: " + "[" * 200, {"message": "lists and maps are nested deeper than 100"}),

@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from tests.ports import free_port
 from tests.processes import Reply, Service, ask, start_service
 from tests.redis import Redis, start_redis
 
@@ -80,6 +81,24 @@ def test_what_is_put_at_one_instance_holds_at_the_workers_of_the_other_and_after
             wait_for_limit(three, 6)
 
     assert (first.status, second.status) == (201, 200)
+
+
+def test_without_redis_an_instance_starts_with_the_rules_of_its_files_and_has_the_others_later(tmp_path: Path) -> None:
+    port = free_port()
+    environ = {
+        "REDIS_URL": f"127.0.0.1:{port}",
+        "RULES_STORE": "redis",
+        "ADMIN_TOKEN": TOKEN,
+        "ON_STORE_FAILURE": "open",
+    }
+    with start_service(tmp_path / "one", BASE, environ) as service:
+        [files, api] = json.loads(ask(service.debug_port, "/status").body)["reload"]["sources"]
+        assert [files["current"], api["current"]] == [True, False]
+        assert "the rules API (Redis): cannot be read: connection refused" in service.log
+        assert put(service, rules(5)).status == 503
+        with start_redis(tmp_path / "redis", port=port):
+            service.wait_until(lambda: put(service, rules(5)).status == 201, "rules are put")
+            wait_for_limit(service, 5)
 
 
 class Writer(threading.Thread):

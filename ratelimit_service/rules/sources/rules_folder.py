@@ -1,4 +1,6 @@
-"""The rules of the API in a folder: a file for each domain, with the versions that are kept, a line each as JSON.
+"""The rules of the API in a folder: a file for each domain, with the versions that are kept, the newest first.
+
+Before each stands the number of its bytes on a line: what is in a version is copied, and not parsed.
 
 A file is written aside, synced and renamed, so that a process that is killed leaves the old one or the new one. A lock
 on the folder lets several processes write there. Each reads the files again when one has changed.
@@ -6,7 +8,6 @@ on the folder lets several processes write there. Each reads the files again whe
 
 import asyncio
 import fcntl
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,8 +41,8 @@ _LOCK_SECONDS: Final = 2.0
 _REPLY_SECONDS: Final = 5.0
 _ENDING: Final = ".versions"
 _NEW: Final = ".new"
-_MAX_FILE: Final = 2 * (MAX_PAST_BYTES + 2 * MAX_DOCUMENT_BYTES)
-"""Bytes: as JSON a line break takes two."""
+_MAX_FILE: Final = MAX_PAST_BYTES + 2 * MAX_DOCUMENT_BYTES
+"""Bytes."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -61,6 +62,8 @@ class RulesFolder:
         self._thread = DaemonExecutor()
         self._written = asyncio.Event()
         self._seen: _Seen | None = None
+        self._present: Mapping[str, RuleVersion | None] = {}
+        """By the path of the file."""
         self._task: asyncio.Task[None] | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -131,13 +134,17 @@ class RulesFolder:
             seen[str(path)] = (found.st_ino, found.st_size, found.st_mtime_ns)
         if seen == self._seen:
             return None
-        present = {}
-        for name in seen:
-            versions = self._read(Path(name))
-            if versions and not self._is_over(versions[0]):
-                present[versions[0].domain] = versions[0]
+        before = self._seen or {}
+        self._present = {
+            name: self._present[name] if before.get(name) == found else self._read_present(Path(name))
+            for name, found in seen.items()
+        }
         self._seen = seen
-        return present
+        present = [made for made in self._present.values() if made is not None and not self._is_over(made)]
+        return {made.domain: made for made in present}
+
+    def _read_present(self, path: Path) -> RuleVersion | None:
+        return next(self._versions(path), None)
 
     def _put(self, made: RuleVersion) -> None:
         path = self._path(made.domain)
@@ -151,10 +158,10 @@ class RulesFolder:
                 raise StoreError(
                     f"there are {MAX_DOCUMENTS:,} documents, those deleted lately included, which is the most"
                 )
-            lines = [json.dumps(each) for each in _kept([made.written(), *(each.written() for each in versions)])]
+            written = _kept([each.written().encode() for each in (made, *versions)])
             fresh = path.with_suffix(_NEW)
-            with open(fresh, "w", encoding="utf-8") as opened:  # noqa: PTH123 - to sync it
-                opened.write("\n".join(lines) + "\n")
+            with open(fresh, "wb") as opened:  # noqa: PTH123 - to sync it
+                opened.writelines(b"%d\n%b\n" % (len(each), each) for each in written)
                 opened.flush()
                 os.fsync(opened.fileno())
             fresh.rename(path)
@@ -166,21 +173,27 @@ class RulesFolder:
 
     def _read(self, path: Path) -> list[RuleVersion]:
         """The versions in a file, the newest first."""
+        return list(self._versions(path))
+
+    def _versions(self, path: Path) -> Iterator[RuleVersion]:
         try:
-            lines = read_file(path, _MAX_FILE).decode().splitlines()
+            content, at = read_file(path, _MAX_FILE), 0
+            while at < len(content):
+                end = content.index(b"\n", at) + 1
+                size = int(content[at:end])
+                yield read_version(content[end : end + size])
+                at = end + size + 1
         except FileNotFoundError:
-            return []
-        try:
-            return [read_version(json.loads(line).encode()) for line in lines]
-        except (ValueError, AttributeError) as error:
+            return
+        except ValueError as error:
             raise StoreError(f"{path} cannot be read: {error}") from error
 
     def _count(self) -> int:
         """The number of documents; the files of those deleted long ago are removed."""
         kept = 0
         for path in self._folder.glob(f"*{_ENDING}"):
-            versions = self._read(path)
-            if versions and self._is_over(versions[0]):
+            present = self._read_present(path)
+            if present is not None and self._is_over(present):
                 path.unlink()
             else:
                 kept += 1
@@ -210,11 +223,11 @@ class RulesFolder:
         return self._folder / f"{quote(domain, safe='')[:100]}-{digest}{_ENDING}"
 
 
-def _kept(written: Sequence[str]) -> Iterator[str]:
+def _kept(written: Sequence[bytes]) -> Iterator[bytes]:
     """Those of the versions, the newest first, that are kept."""
     left = MAX_PAST_BYTES
     for index, each in enumerate(written[:MAX_VERSIONS]):
-        left -= len(each.encode())
+        left -= len(each)
         if index and left < 0:
             return
         yield each

@@ -100,12 +100,6 @@ class RulesTrial:
 
     def _book(self, draft: Draft) -> RuleBook:
         parse, loading, document = self._options.parse, self._loading, draft.document
-        if document is not None:
-            alone = parse([document])
-            problem = _domain_problem(draft, alone)
-            free_books([alone])
-            if problem is not None:
-                raise RulesError([problem])
         known = {} if self._store is None else self._store.known or {}
         documents = [each for each in loading.documents or () if each.source is not SourceKind.API]
         documents += [
@@ -117,7 +111,11 @@ class RulesTrial:
         def read_data(path: str) -> bytes:
             return data[path].text if path in data else read_data_file(path)
 
-        return parse(documents, previous=loading.book, read_data=read_data)
+        book = parse(documents, previous=loading.book, read_data=read_data)
+        if document is not None and (problem := _domain_problem(draft, book)) is not None:
+            free_books([book])
+            raise RulesError([problem])
+        return book
 
     def _check(self, draft: Draft) -> dict[str, Any]:
         try:
@@ -159,13 +157,15 @@ def problems_as_json(draft: Draft, problems: Sequence[Problem]) -> list[dict[str
     return found
 
 
-def _domain_problem(draft: Draft, alone: RuleBook) -> Problem | None:
+def _domain_problem(draft: Draft, book: RuleBook) -> Problem | None:
     """The problem of a document that has rules of another domain."""
-    [(domain, root)] = alone.domains.items()
-    if domain == draft.domain:
-        return None
-    message = f"domain {quoted(domain)} is not the one of the path, {quoted(draft.domain)}"
-    return Problem(*(root.place or (place_of(draft.domain), 0, 0)), message)
+    place = place_of(draft.domain)
+    for domain, root in book.domains.items():
+        if root.place is not None and _is_in(place, root.place.path):
+            if domain == draft.domain:
+                return None
+            return Problem(*root.place, f"domain {quoted(domain)} is not the one of the path, {quoted(draft.domain)}")
+    return Problem(place, 0, 0, f"its domain is not the one of the path, {quoted(draft.domain)}")
 
 
 def _is_in(place: str, path: str) -> bool:
