@@ -3,6 +3,8 @@
 import re
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,10 +54,18 @@ def test_what_is_printed_to_be_copied_is_what_the_page_shows() -> None:
     assert filters[1]["typed_config"]["rate_limits"] == yaml.safe_load(shown("rate_limits:"))["rate_limits"]
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder for a unix socket, whose path may not be long."""
+    with tempfile.TemporaryDirectory(prefix="try-") as name:
+        yield Path(name)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_envoy_and_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
-    left = tmp_path / "left"
-    left.mkdir()
+def test_a_signal_ends_envoy_and_leaves_nothing_behind(
+    tmp_path: Path, short_folder: Path, number: signal.Signals
+) -> None:
+    left = short_folder
     words = ["try", "llm", "--callers", "8", "--envoy", str(peers.envoy())]
     environ = {"PYTHONPATH": str(ROOT), "TMPDIR": str(left), "PYTHONUNBUFFERED": "1"}
     with Process([sys.executable, "-m", "ratelimit_service", *words], tmp_path, environ) as command:
@@ -96,3 +106,14 @@ def test_an_envoy_that_does_not_start_is_an_error(program: str, problem: str) ->
 
 def test_envoy_is_given_or_played_and_not_both() -> None:
     assert try_llm("--envoy", "envoy", "--no-envoy").exit_code == 2
+
+
+def test_a_folder_whose_path_is_too_long_for_a_socket_is_an_error(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        result = try_llm("--envoy", "false")
+
+    assert result.exit_code == 1
+    assert "is too long for a socket in it; set TMPDIR to a shorter one" in result.output

@@ -27,6 +27,8 @@ Ask = Callable[[Mapping[str, str]], Awaitable[int]]
 """The status of a request with these headers, once its answer has been read."""
 
 START_SECONDS: Final = 30.0
+_LONGEST_PATH: Final = 103
+"""Characters in the path of a unix socket: what all systems take."""
 _LOOK_SECONDS: Final = 0.05
 _CALL_SECONDS: Final = 10.0
 
@@ -48,6 +50,8 @@ async def start_envoy(program: str, rate_limits: str, model: int, ratelimit: int
     with tempfile.TemporaryDirectory(prefix="ratelimit-try-") as name:
         folder = Path(name)
         ingress = Unix(str(folder / "ingress"))
+        if len(ingress.path) > _LONGEST_PATH:
+            raise StartError(f"the path of {folder} is too long for a socket in it; set TMPDIR to a shorter one")
         file = folder / "envoy.yaml"
         filters = indent(http_filters(rate_limits), " " * 16)
         text = _filled("envoy.yaml", http_filters=filters, ingress=ingress.path, model=model, ratelimit=ratelimit)
