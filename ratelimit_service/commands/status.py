@@ -54,7 +54,7 @@ def command(
     """Show whether a running service is well: its health, store, workers, rules, calls and bans.
 
     Without --at, the service is at http://localhost:6070, with DEBUG_HOST and DEBUG_PORT of the settings. Exits with 0
-    when the service is healthy, with 1 when something is wrong (it does not serve, Redis is lost, the rules on disk
+    when the service is healthy, with 1 when something is wrong (it does not serve, Redis is lost, the newest rules
     could not be loaded, workers ended unexpectedly), with 3 when it cannot be reached.
     """
     if named and at:

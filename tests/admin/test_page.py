@@ -101,6 +101,6 @@ def test_the_errors_of_the_last_reload_are_shown_with_their_places(tmp_path: Pat
         )
         _, text = shown(service)
 
-    assert "The rules on disk could not be loaded" in text
+    assert "The newest rules could not be loaded" in text
     assert "the old ones stay in force" in text
     assert f'{tmp_path}/rules.yaml:4:24: unit "fortnight" is not one of' in text

@@ -91,7 +91,7 @@ def test_rules_that_could_not_be_loaded_are_told_with_exit_code_1(tmp_path: Path
 
     assert shown.exit_code == 1
     assert "health   serving, something is wrong\n" in shown.stdout
-    assert "The rules on disk could not be loaded, for " in shown.stdout
+    assert "The newest rules could not be loaded, for " in shown.stdout
     assert "  meanwhile  the old ones stay in force\n" in shown.stdout
     assert f"  {service.rules}/rules.yaml:3:6: " in shown.stdout
     assert re.search(r"^  and \d+ more$", shown.stdout, re.MULTILINE)

@@ -99,10 +99,9 @@ def _named(rules: Sequence[Rule]) -> str:
 
 def _not_loaded(loading: Loading) -> Trouble:
     more = len(loading.problems) - _MAX_PROBLEMS
-    sent = any(feed.problems and feed.source.connection is not None for feed in loading.feeds)
     details = [str(problem) for problem in loading.problems[:_MAX_PROBLEMS]]
     return Trouble(
-        f"The rules {'sent last' if sent else 'on disk'} could not be loaded",
+        "The newest rules could not be loaded",
         None if loading.failing_since is None else loading.failing_since / SECOND,
         f"{loading.name} has problems",
         _NO_RULES if loading.book is None else "the old ones stay in force",
