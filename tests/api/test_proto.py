@@ -22,7 +22,11 @@ RLS = "envoy/service/ratelimit/v3/rls.proto"
 DESCRIPTOR = "envoy/extensions/common/ratelimit/v3/ratelimit.proto"  # partial: one message of five types
 HEADER = "envoy/config/core/v3/base.proto"  # partial: HeaderValue alone
 UNIT = "envoy/type/v3/ratelimit_unit.proto"
-ENVOY = [RLS, DESCRIPTOR, HEADER, UNIT]
+RLQS = "envoy/service/rate_limit_quota/v3/rlqs.proto"
+STRATEGY = "envoy/type/v3/ratelimit_strategy.proto"
+BUCKET = "envoy/type/v3/token_bucket.proto"
+ENVOY = [RLS, DESCRIPTOR, HEADER, UNIT, RLQS, STRATEGY, BUCKET]
+WHOLE = [f"--whole={name}" for name in (RLS, UNIT, RLQS, STRATEGY, BUCKET)]
 HEALTH = "grpc/health/v1/health.proto"
 REFLECTION = "grpc/reflection/v1/reflection.proto"
 REFLECTION_ALPHA = "grpc/reflection/v1alpha/reflection.proto"
@@ -58,12 +62,12 @@ def test_the_contract_equals_that_of_xds_protos() -> None:
     newer = [f"--newer={name}" for name in NEWER_THAN_XDS_PROTOS]
     modules = [name.removesuffix(".proto").replace("/", ".") + "_pb2" for name in ENVOY]
 
-    assert differences(ENVOY, f"--whole={RLS}", f"--whole={UNIT}", *newer, *modules, path=xds_protos()) == ""
+    assert differences(ENVOY, *WHOLE, *newer, *modules, path=xds_protos()) == ""
 
 
 def test_the_contract_equals_that_inside_the_envoy_program() -> None:
     """The descriptors compiled into a released Envoy are ours, with no exception."""
-    assert differences(ENVOY, f"--whole={RLS}", f"--whole={UNIT}", f"--binary={envoy()}") == ""
+    assert differences(ENVOY, *WHOLE, f"--binary={envoy()}") == ""
 
 
 def test_the_contract_of_rules_equals_that_of_go_control_plane() -> None:

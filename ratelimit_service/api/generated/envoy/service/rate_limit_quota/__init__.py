@@ -1,0 +1,1 @@
+"""Generated: see `ratelimit_service.api.generated`."""
