@@ -24,11 +24,12 @@ from types import MappingProxyType
 from ratelimit_service.algorithms import State, expiry
 from ratelimit_service.algorithms.first import Alternative, choose
 from ratelimit_service.algorithms.kinds import ENDINGS
+from ratelimit_service.algorithms.lease import Wanted, leasing, take
 from ratelimit_service.model import Decision
 from ratelimit_service.rules.bans import MAX_BANS, Ban, Bans, too_many
 from ratelimit_service.rules.rule import FIRST, Rule
-from ratelimit_service.stores.hit import Hit, second_key
-from ratelimit_service.stores.store import Done, LostServer
+from ratelimit_service.stores.hit import Hit, OnCounter, second_key
+from ratelimit_service.stores.store import Done, LostServer, OnTaken
 from ratelimit_service.system.clock import Clock, system_clock
 from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.metric import Metric
@@ -304,6 +305,19 @@ class MemoryStore:
     def leased(self) -> Mapping[Tally, Gauges]:
         """As Store says: nothing."""
         return {}
+
+    def take(self, counter: OnCounter, wanted: Wanted, done: OnTaken) -> None:
+        """As Store says, at once."""
+        now, key, limit = self._clock(), counter.key, counter.limit
+        algorithm, segment = leasing(counter.rule.algorithm), self._segment(key)
+        before = state = segment.get(key)
+        if wanted.back:
+            state = algorithm.give(state, limit, wanted.back, wanted.back_end, now)
+        state, granted = take(algorithm, state, limit, wanted.least, wanted.extra, now)
+        self._keep(segment, key, before, state, now)
+        if not granted.room and state is not None:
+            self._note_used_up(key, state)
+        done(granted)
 
     def use(self, rules: Iterable[Rule]) -> None:
         """Nothing is to be prepared."""

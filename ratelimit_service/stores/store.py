@@ -3,17 +3,21 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from ratelimit_service.algorithms.lease import Granted, Wanted
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Cancel
 from ratelimit_service.rules.bans import Ban, Bans
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import Hit, OnCounter
 from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.telemetry.tally import Tally
 
 Done = Callable[[StoreError | None], None]
 """The callback when all hits are decided, or with the error because of which some hit has no decision."""
+
+OnTaken = Callable[[Granted | None], None]
+"""The callback with what was granted; None if the store could not be asked, or what it has done is not known."""
 
 
 class LostServer(NamedTuple):
@@ -99,6 +103,12 @@ class Store(StoreStatus, Protocol):
         and `spared`. If there is no room in any, all are denied, and none is charged.
 
         Returns the means to cancel the request while it waits, if it waits.
+        """
+
+    def take(self, counter: OnCounter, wanted: Wanted, done: OnTaken) -> None:
+        """Give back and take units of a counter for a holder who is not in this process; `done` is called once.
+
+        Its limit must lease (`algorithms/lease.py`). It may not be the rule's own, but has the same counters.
         """
 
     def use(self, rules: Iterable[Rule]) -> None:

@@ -10,15 +10,16 @@ from typing import Final, NamedTuple, Self
 import uvloop
 
 from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms.lease import Granted, Wanted
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.bans import Bans
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import load_settings
 from ratelimit_service.stores import open_store
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import Hit, OnCounter
 from ratelimit_service.stores.redis.store import RedisStore, open_redis
-from ratelimit_service.stores.store import BanStore, Done, LostServer, Store
+from ratelimit_service.stores.store import BanStore, Done, LostServer, OnTaken, Store
 from ratelimit_service.system.clock import MINUTE, Clock
 from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.metric import Metric
@@ -281,6 +282,14 @@ class Asked:
         async def ask() -> StoreError | None:
             answer: asyncio.Future[StoreError | None] = self._loop.create_future()
             self._store.hit(hits, answer.set_result, PATIENT)
+            return await answer
+
+        done(self._loop.run_until_complete(ask()))
+
+    def take(self, counter: OnCounter, wanted: Wanted, done: OnTaken) -> None:
+        async def ask() -> Granted | None:
+            answer: asyncio.Future[Granted | None] = self._loop.create_future()
+            self._store.take(counter, wanted, answer.set_result)
             return await answer
 
         done(self._loop.run_until_complete(ask()))

@@ -1,6 +1,7 @@
 """The contract of a store, on every store."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,10 +9,11 @@ from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
 from ratelimit_service.algorithms.kinds import Block
+from ratelimit_service.algorithms.lease import Granted, Wanted
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import Hit, NamedCounter
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.store import Store
 from ratelimit_service.system.clock import MINUTE, SECOND
@@ -63,6 +65,45 @@ def charge(store: Store, *costs_by_key: tuple[str, int]) -> list[tuple[bool, int
     store.hit(hits, done.append)
     assert done == [None]
     return [(hit.decision.allowed, hit.decision.remaining) for hit in hits]
+
+
+def take(store: Store, *wanted: int) -> tuple[int, int, int]:
+    """Give back and take units of counter `a` until its window ends: units, room, and the time until that end."""
+    assert RULE.limit is not None
+    taken: list[Granted | None] = []
+    store.take(NamedCounter(RULE, replace(RULE.limit, longest_term=MINUTE), "a"), Wanted(*wanted), taken.append)
+    assert len(taken) == 1
+    assert taken[0] is not None
+    return taken[0].units, taken[0].room, taken[0].term_end - taken[0].store_now
+
+
+def test_units_are_taken_of_what_hits_have_left_and_the_rest_is_left_to_hits(open_store: OpenStore) -> None:
+    store = open_store(Clock(20 * SECOND))
+    charge(store, ("a", 1))
+
+    assert take(store, 0, 0, 1, 0) == (1, 1, 40 * SECOND)
+    assert charge(store, ("a", 1)) == [(True, 0)]
+    assert take(store, 0, 0, 5, 0) == (0, 0, 40 * SECOND)
+
+
+def test_as_many_units_are_taken_as_there_are(open_store: OpenStore) -> None:
+    assert take(open_store(Clock()), 0, 0, 5, 0) == (3, 0, MINUTE)
+
+
+def test_units_that_are_given_back_are_taken_again_in_their_window_only(open_store: OpenStore) -> None:
+    clock = Clock()
+    store = open_store(clock)
+    taken: list[Granted | None] = []
+    assert RULE.limit is not None
+    counter = NamedCounter(RULE, replace(RULE.limit, longest_term=MINUTE), "a")
+    store.take(counter, Wanted(0, 0, 3, 0), taken.append)
+    assert taken[0] is not None
+    end = taken[0].term_end
+
+    assert take(store, 2, end, 3, 0)[0] == 2
+    clock.advance(MINUTE)
+    assert take(store, 0, 0, 3, 0)[0] == 3
+    assert take(store, 2, end, 3, 0)[0] == 0
 
 
 def test_a_counter_starts_untouched(open_store: OpenStore) -> None:

@@ -44,6 +44,7 @@ from ratelimit_service.model import NEVER, Decision, Limit
 from ratelimit_service.rules.leasing import LEAST
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.store import OnTaken
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.metric import Metric, counter, counter_by, gauge
@@ -134,6 +135,8 @@ class Ask:
     extra: int
     before_hit: bool = False
     """A hit that is sent now has to find all that is held given back; in a call without it nothing is taken."""
+    done: OnTaken | None = None
+    """Called with the answer, if the units are for a holder who is not in this process."""
 
 
 class Leases:
@@ -308,6 +311,9 @@ class Leases:
 
     def answered(self, ask: Ask, granted: Granted, sent: int) -> None:
         """The store has done what was asked, in a call that was sent at that moment."""
+        if ask.done is not None:
+            ask.done(granted)
+            return
         leased = self._end(ask)
         self.granted += granted.units
         self.returned += ask.back
@@ -336,12 +342,18 @@ class Leases:
 
     def failed(self, ask: Ask) -> None:
         """It is not known what the store has done."""
+        if ask.done is not None:
+            ask.done(None)
+            return
         self._end(ask)
         self.granted += ask.extra
         self.lost += ask.extra + ask.back
 
     def unsent(self, ask: Ask) -> None:
         """The store has not seen it."""
+        if ask.done is not None:
+            ask.done(None)
+            return
         leased = self._end(ask)
         known = self.by_key.get(leased.key) is leased
         self.lost += leased.lease.put_back(ask.back, ask.back_end) if known else ask.back

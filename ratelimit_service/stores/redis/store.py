@@ -11,6 +11,7 @@ from random import getrandbits
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
+from ratelimit_service.algorithms.lease import Wanted, leasing
 from ratelimit_service.errors import TooHeavyError
 from ratelimit_service.model import Cancel
 from ratelimit_service.rules.bans import Bans
@@ -28,7 +29,7 @@ from ratelimit_service.stores.redis.home import Home
 from ratelimit_service.stores.redis.kept import GRANTED
 from ratelimit_service.stores.redis.keys import resets_key
 from ratelimit_service.stores.redis.lane import Lane, LaneContext, home_context
-from ratelimit_service.stores.redis.leases import Leases
+from ratelimit_service.stores.redis.leases import Ask, LeasedCounter, Leases
 from ratelimit_service.stores.redis.link import within
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.register import Registrar
@@ -44,7 +45,7 @@ from ratelimit_service.stores.redis.target import (
     redis_of,
 )
 from ratelimit_service.stores.redis.topology import Topology, open_topology
-from ratelimit_service.stores.store import Done, LostServer
+from ratelimit_service.stores.store import Done, LostServer, OnTaken
 from ratelimit_service.system.clock import DAY, SECOND, Clock, system_clock
 from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.metric import Metric
@@ -293,6 +294,16 @@ class RedisStore:
         if leases.joined:
             self._ask(now)
         return left
+
+    def take(self, counter: OnCounter, wanted: Wanted, done: OnTaken) -> None:
+        """As Store says; envoyproxy's counters lend nothing."""
+        rule, limit = counter.rule, counter.limit
+        topology, script = self._kind(rule)
+        if script is not self._script:
+            done(None)
+            return
+        leased = LeasedCounter(rule, limit, counter.key, leasing(rule.algorithm).term(limit), 0)
+        topology.put_ask(Ask(leased, *wanted, done=done), script)
 
     def sweep(self) -> None:
         """Judge the servers, and evict what has expired; the first call connects to the servers."""
