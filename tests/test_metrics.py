@@ -16,8 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.response import ResponseEncoder
+from ratelimit_service.api.rlqs import read_id
 from ratelimit_service.errors import Problem
 from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.quotas import Quotas
 from ratelimit_service.limiter.turns import TurnQueues
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.loading import Loading
@@ -698,10 +700,12 @@ def test_the_documentation_has_every_metric_and_no_other(tmp_path: Path) -> None
     of_redis = open_store(load_settings(redis | regions)[0]).metrics()
     of_plane = connection_metrics(SourceConnection("localhost:18000", since=0))
     parts = Parts(workers=TwoWorkers())
+    of_processes = (*TurnQueues().metrics(), *Quotas(Limiter(MemoryStore(1)), read_id).metrics())
     document = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`[a-z_0-9]+`(?:, `[a-z_0-9]+`)*)(?:<br>| \|)", document, re.MULTILINE)
     documented = {name.strip("`") for row in rows for name in row.split(", ")}
 
     exported = set(re.findall(r"^# TYPE ([a-z_0-9]+) ", parts.text(), re.MULTILINE))
 
-    assert documented == exported | {metric.name for metric in (*of_tls, *of_redis, *of_plane, *TurnQueues().metrics())}
+    others = (*of_tls, *of_redis, *of_plane, *of_processes)
+    assert documented == exported | {metric.name for metric in others}

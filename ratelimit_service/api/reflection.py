@@ -10,6 +10,7 @@ from typing import Final
 from google.protobuf.descriptor import FileDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError
 
+from ratelimit_service.api.generated.envoy.service.rate_limit_quota.v3 import rlqs_pb2
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3 import rls_pb2
 from ratelimit_service.api.generated.grpc.health.v1 import health_pb2
 from ratelimit_service.api.generated.grpc.reflection.v1 import reflection_pb2
@@ -30,6 +31,7 @@ from ratelimit_service.errors import RpcError, Status
 SERVICES: Final = (
     rls_pb2.DESCRIPTOR.services_by_name["RateLimitService"],
     kuadrantrls_pb2.DESCRIPTOR.services_by_name["RateLimitService"],
+    rlqs_pb2.DESCRIPTOR.services_by_name["RateLimitQuotaService"],
     health_pb2.DESCRIPTOR.services_by_name["Health"],
     reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"],
     alpha_pb2.DESCRIPTOR.services_by_name["ServerReflection"],

@@ -100,6 +100,11 @@ class Limiter:
         self._begin_edition()
 
     @property
+    def shadow_mode(self) -> bool:
+        """Every request is allowed."""
+        return self._shadow_mode
+
+    @property
     def ban_summary(self) -> BanSummary:
         """The bans for the page."""
         return self.bans.summary()

@@ -7,7 +7,7 @@ which the last entry reaches. A level with options that envoyproxy does not have
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import Final
 
@@ -17,7 +17,7 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.data_files import DataFile
 from ratelimit_service.rules.lookup import Lookup, looked_up
 from ratelimit_service.rules.matching import Fit, Matchers, Wildcards
-from ratelimit_service.rules.pattern_work import PatternWork
+from ratelimit_service.rules.pattern_work import DEFAULT_BOUNDS, PatternBounds, PatternWork
 from ratelimit_service.rules.problems import LintWarning, Place
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import (
@@ -49,6 +49,11 @@ _MAX_COUNTED_IN: Final = 10_000
 
 _MAX_OVERRIDING: Final = 1000
 """Rules that are kept, as patterns of those of limits that come with requests."""
+
+_MAX_ORDERED: Final = 6
+"""Entries without an order that are put into one: their rules decide how many orders are tried, 720 at most."""
+
+_MAX_ORDERS: Final = 10
 
 
 class Node:
@@ -217,6 +222,30 @@ class RuleBook:
                 return root.default
             node = child
         return rule_at(root, node)
+
+    def ordered(self, domain: str, values: Mapping[str, str], bounds: PatternBounds = DEFAULT_BOUNDS) -> Entries:
+        """The entries in an order in which descriptors match all of them; by their keys if there is none.
+
+        Raises TooLongError as `match` does.
+        """
+        entries = tuple(sorted(values.items()))
+        root = self.root(domain)
+        if root is None or len(entries) > _MAX_ORDERED:
+            return entries
+        work = PatternWork(bounds)
+        matched = dict(zip(entries, looked_up(root.lookups, entries), strict=True)) if root.lookups else {}
+
+        def orders(node: Node, left: Entries) -> Iterator[tuple[Entries, Node]]:
+            if not left:
+                yield (), node
+            for entry in left:
+                child = node.child(*matched.get(entry, entry), root.secrets, work)
+                if child is not None:
+                    for rest, last in orders(child, tuple(each for each in left if each is not entry)):
+                        yield (entry, *rest), last
+
+        found = list(islice(orders(root, entries), _MAX_ORDERS))
+        return next((order for order, last in found if last.rule is not None), found[0][0] if found else entries)
 
     def _match_in_any(self, domain: str, entries: Entries, work: PatternWork | None) -> Rule | None:
         rule = self.match(ANY_DOMAIN, entries, work) if ANY_DOMAIN in self.domains else None

@@ -1,12 +1,15 @@
 """Limits that lease: an instance may charge units of their hot counters in advance, and spend them without Redis."""
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm
-from ratelimit_service.model import Limit
-from ratelimit_service.rules.rule import ALONE
+from ratelimit_service.algorithms.lease import leasing
+from ratelimit_service.model import Limit, RegionMode
+from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend, KeyFormat, LeaseMode
+from ratelimit_service.system.clock import SECOND
 
 LEAST: Final = 4
 """Units: below that, giving back what is left costs as many calls as leasing saves."""
@@ -36,6 +39,28 @@ def most_leased(limit: Limit, share: float) -> int:
     """The most units of a counter that an instance holds; 0 for a limit that is too small."""
     most = int(min(limit.requests, limit.capacity) * share)
     return most if most >= LEAST else 0
+
+
+_LEAST_TERM: Final = 5 * SECOND
+"""Envoys report every five seconds: in shorter terms they would mostly wait."""
+
+
+def why_no_quota(rule: Rule) -> str:
+    """The reason why Envoys get no quotas of its limit (RLQS); empty if they do."""
+    limit, algorithm = rule.limit, rule.algorithm
+    if limit is None:
+        return "it has no limit"
+    why = why_not_leased(algorithm, limit, rule.together)
+    if why:
+        return why
+    if limit.regions is not None and limit.regions.mode is not RegionMode.SPLIT:
+        return "regions share it"
+    found = leasing(algorithm)
+    if found.leased_from is not None:
+        return f"{algorithm.name} has no windows"
+    if found.term(replace(limit, longest_term=limit.window)) < _LEAST_TERM:
+        return "its windows, or their parts, are shorter than five seconds"
+    return ""
 
 
 def why_not_leased(algorithm: Algorithm, limit: Limit, together: int) -> str:

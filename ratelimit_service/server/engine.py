@@ -12,7 +12,9 @@ from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.reflection import reflection
 from ratelimit_service.api.request import RequestLimits
 from ratelimit_service.api.response import ResponseEncoder
+from ratelimit_service.api.rlqs import QuotaService, read_id
 from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.quotas import Quotas
 from ratelimit_service.limiter.turns import TurnQueues
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.leasing import lease_options
@@ -72,6 +74,8 @@ class Engine:
         asks = self.limiter, _encoder(settings, self.limiter), _request_limits(settings)
         self.method = ShouldRateLimit(*asks)
         self._kuadrant = kuadrant(*asks)
+        self.quotas = Quotas(self.limiter, read_id, policy=settings.on_store_failure, open_timer=open_timer)
+        self.quota_service = QuotaService(self.quotas)
         self.explainer = explainer(self.limiter)
         self.ban_method = ban_method(self.limiter)
         self.reset_method = reset_method(self.limiter)
@@ -88,7 +92,8 @@ class Engine:
     async def listen(self, addresses: Sequence[Address]) -> None:
         """Listen, and answer calls. StartError when an address cannot be had."""
         self.store.sweep()  # a store begins to look for its servers, so that the first call finds it connected
-        methods, streams = [*self._kuadrant, *self.health.methods()], [*self.health.streams(), *reflection()]
+        methods = [*self._kuadrant, *self.health.methods()]
+        streams = [*self.health.streams(), *self.quota_service.streams(), *reflection()]
         method = self.method if self.tracing is None else TracedMethod(self.method, self.tracing)
         self.addresses = await self.transport.start([method, *methods], streams, addresses)
 
@@ -98,7 +103,8 @@ class Engine:
 
     def metrics(self) -> Sequence[Metric]:
         """The metrics of the store, the queues and the transport."""
-        return (*self.store.metrics(), *self.limiter.turns.metrics(), *self.transport.metrics())
+        of_quotas, of_transport = self.quotas.metrics(), self.transport.metrics()
+        return (*self.store.metrics(), *self.limiter.turns.metrics(), *of_quotas, *of_transport)
 
     def publish(self, book: RuleBook) -> None:
         """Answer by these rules from now on."""
@@ -114,6 +120,7 @@ class Engine:
     async def stop(self) -> None:
         """Accept no more calls, and finish those in flight; those that still wait in queues at the end are refused."""
         self.health.finish()
+        self.quota_service.finish()
         self.addresses = ()  # the transport removes the sockets' files first: the next instance may listen there
         grace = self._drain_timeout_seconds
         waiting = grace - min(_REFUSE_SECONDS, grace / 10)
@@ -125,6 +132,7 @@ class Engine:
         """Release what store and queues hold, when no more calls come."""
         self.limiter.turns.refuse_all()
         self.limiter.turns.close()
+        self.quotas.close()
         self.explainer.close()
         self.ban_method.close()
         self.reset_method.close()
@@ -150,6 +158,7 @@ class Engine:
             await asyncio.sleep(_SWEEP_SECONDS)
             self.store.sweep()
             self.method.sweep()
+            self.quotas.sweep()
             self.limiter.top.fold()
             self.limiter.refusals.fold()
             self.limiter.bans.sweep()
