@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from ratelimit_service.algorithms.lease import Granted
-from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.errors import RpcError, Status, TooLongError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.quota import Holding, Quota
 from ratelimit_service.limiter.turns import Timer
@@ -32,9 +32,6 @@ log = logging.getLogger(__name__)
 
 MAX_STREAMS: Final = 1000
 """Streams at once; an Envoy has one for each domain. A client could open streams that cost nothing to keep."""
-
-MAX_BUCKETS: Final = 100_000
-"""Buckets of all Envoys, 150 MB; header values of clients make them. A stream has half of what is free at most."""
 
 MAX_WAITING: Final = 4 * 1024 * 1024
 """Bytes of the reports of one stream that wait to be read: a client that floods them would fill the memory."""
@@ -67,6 +64,18 @@ _LONGEST_WAIT: Final = MINUTE
 
 _MOST: Final = 2**32
 """The most requests that one report counts."""
+
+
+class QuotaBounds(NamedTuple):
+    """The most of all buckets. A stream has half of what is free at most: header values of clients make them."""
+
+    buckets: int = 100_000
+    """150 MB."""
+    id_bytes: int = 64 * 1024 * 1024
+    """Of their ids: one may be as long as a message."""
+
+
+DEFAULT_QUOTA_BOUNDS: Final = QuotaBounds()
 
 
 class Verb(Enum):
@@ -150,7 +159,7 @@ class QuotaStream:
         self.soft = False
         """Requests pass without an assignment."""
         self.actions: list[Action] = []
-        self.waiting_bytes = 0
+        self.waiting_bytes = self.id_bytes = 0
         self.open = True
         self.send = send
         self._quotas = quotas
@@ -176,12 +185,15 @@ class Quotas:
         read_id: ReadId,
         *,
         policy: str = "error",
+        bounds: QuotaBounds = DEFAULT_QUOTA_BOUNDS,
         clock: Clock = steady_clock,
         open_timer: Callable[[Callable[[], None]], Timer] | None = None,
     ) -> None:
         self._limiter = limiter
         self._read_id = read_id
         self._policy = policy
+        self._bounds = bounds
+        self._id_bytes = 0
         self._clock = clock
         self._open_timer = open_timer
         self._timer: Timer | None = None
@@ -219,8 +231,17 @@ class Quotas:
 
     def work(self) -> None:
         """Do a slice of what is due, send what comes of it, and set the timer."""
-        now, left = self._clock(), _SLICE
+        now = self._clock()
         self._working = True
+        try:
+            self._work(now)
+        finally:
+            self._working = False
+        self._flush()
+        self._set_timer(now)
+
+    def _work(self, now: int) -> None:
+        left = _SLICE
         while left and self._due and self._due[0][0] <= now:
             due, _, bucket = heappop(self._due)
             if bucket.due == due and bucket.stream.open:
@@ -236,9 +257,6 @@ class Quotas:
                 continue
             left -= 1
             self._on_usage(stream, domain, usage, now)
-        self._working = False
-        self._flush()
-        self._set_timer(now)
 
     def sweep(self) -> None:
         """Do what is due, where there is no timer."""
@@ -254,6 +272,7 @@ class Quotas:
             for bucket in stream.buckets.values():
                 self._drop_holding(bucket)
             self.buckets -= len(stream.buckets)
+            self._id_bytes -= stream.id_bytes
             stream.buckets = {}
 
     def close(self) -> None:
@@ -293,12 +312,16 @@ class Quotas:
         self.denied += denied
         bucket = stream.buckets.get((domain, usage.bucket_id))
         if bucket is None:
-            if self.buckets >= MAX_BUCKETS or len(stream.buckets) > MAX_BUCKETS - self.buckets:
+            size = len(domain) + len(usage.bucket_id)
+            free, free_bytes = self._bounds.buckets - self.buckets, self._bounds.id_bytes - self._id_bytes
+            if len(stream.buckets) >= free or stream.id_bytes + size > free_bytes:
                 self.refused += 1
                 self._warnings.warn(f"an Envoy gets no quotas for more buckets: there are {self.buckets}")
                 return
             bucket = stream.buckets[domain, usage.bucket_id] = EnvoyBucket(stream, domain, usage.bucket_id)
             self.buckets += 1
+            self._id_bytes += size
+            stream.id_bytes += size
             # An Envoy that denies where there is no assignment has allowed nothing yet.
             stream.soft = stream.soft or (not usage.elapsed and allowed > 0)
         else:
@@ -340,6 +363,9 @@ class Quotas:
         bucket.due = 0
         del bucket.stream.buckets[bucket.domain, bucket.bucket_id]
         self.buckets -= 1
+        size = len(bucket.domain) + len(bucket.bucket_id)
+        self._id_bytes -= size
+        bucket.stream.id_bytes -= size
 
     def _decide(self, bucket: EnvoyBucket, holding: Holding, now: int, *, start: bool = False) -> None:
         """Take units, or renew what the Envoy has, or have it deny."""
@@ -467,7 +493,7 @@ class Quotas:
         try:
             entries = limiter.book.ordered(bucket.domain, self._read_id(bucket.bucket_id), limiter.pattern_bounds)
             plan = limiter.plan(Request(bucket.domain, [Descriptor(entries)]))
-        except (RpcError, ValueError) as error:
+        except (RpcError, TooLongError, ValueError) as error:
             self._warnings.warn(f"a bucket of an Envoy gets no quota: {error}")
             return None, None
         if plan.refused and not limiter.shadow_mode:

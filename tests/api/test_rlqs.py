@@ -15,7 +15,7 @@ from ratelimit_service.api.method import Receiver
 from ratelimit_service.api.rlqs import PATH, QuotaService, read_id
 from ratelimit_service.errors import Status
 from ratelimit_service.limiter.limiter import Limiter
-from ratelimit_service.limiter.quotas import MAX_STREAMS, Quotas
+from ratelimit_service.limiter.quotas import DEFAULT_QUOTA_BOUNDS, MAX_STREAMS, QuotaBounds, Quotas
 from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.system.clock import SECOND
@@ -58,12 +58,12 @@ ADA = {"plan": "free", "user": "ada"}
 class Service:
     """The service with a clock that stands still 20 seconds before the end of a minute, and one Envoy."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: QuotaBounds = DEFAULT_QUOTA_BOUNDS) -> None:
         self.clock = Clock(40 * SECOND)
         self.store = MemoryStore(1000, self.clock)
         self.limiter = Limiter(self.store)
         self.limiter.book = book(RULES)
-        self.quotas = Quotas(self.limiter, read_id, clock=self.clock)
+        self.quotas = Quotas(self.limiter, read_id, clock=self.clock, bounds=bounds)
         self.service = QuotaService(self.quotas)
         self.sent = Sent()
         self.envoy = self.open(self.sent)
@@ -186,6 +186,24 @@ def test_streams_are_bounded_and_one_that_ends_makes_room() -> None:
     assert refused.error is not None
     assert refused.error.status is Status.RESOURCE_EXHAUSTED
     assert not accepted.finished
+
+
+@pytest.mark.parametrize(("bounds", "kept"), [(QuotaBounds(buckets=10), 5), (QuotaBounds(id_bytes=400), 9)])
+def test_buckets_of_a_stream_are_bounded_by_half_of_what_is_free(bounds: QuotaBounds, kept: int) -> None:
+    service = Service(bounds)
+
+    for number in range(20):
+        service.report({"unknown": f"{number:05}"})
+    other = Sent()
+    envoy = service.open(other)
+    for number in range(20):
+        envoy.receive(report({"unknown": f"{number:05}"}))
+
+    assert len(service.sent.messages) == 0
+    assert service.quotas.buckets - len(other.messages) == kept
+    service.envoy.closed()
+    envoy.closed()
+    assert service.quotas.buckets == 0
 
 
 def test_a_flood_of_reports_ends_its_stream_alone() -> None:
