@@ -6,6 +6,7 @@ starts with as large a share of its tokens as that had left, unless a denial sta
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -17,6 +18,7 @@ from ratelimit_service.api.generated.envoy.service.rate_limit_quota.v3.rlqs_pb2 
 )
 from ratelimit_service.api.generated.envoy.type.v3.ratelimit_strategy_pb2 import RateLimitStrategy
 from ratelimit_service.api.method import Receiver, Sender, StreamFunction, StreamMethod
+from ratelimit_service.api.wire import field
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter.quotas import Action, Quotas, Usage, Verb
 from ratelimit_service.system.clock import SECOND
@@ -28,10 +30,11 @@ _REFILL: Final = 3600
 
 _STOPPING: Final = RpcError(Status.UNAVAILABLE, "the service is stopping")
 
-_BLANKETS: Final = {
-    Verb.ALLOW: RateLimitStrategy(blanket_rule=RateLimitStrategy.ALLOW_ALL),
-    Verb.DENY: RateLimitStrategy(blanket_rule=RateLimitStrategy.DENY_ALL),
-}
+_BLANKETS: Final = {Verb.ALLOW: RateLimitStrategy.ALLOW_ALL, Verb.DENY: RateLimitStrategy.DENY_ALL}
+
+_BUCKET_ACTION: Final = 0x0A
+_BUCKET_ID: Final = 0x0A
+"""The tags of RateLimitQuotaResponse.bucket_action, and of its bucket_id."""
 
 
 class QuotaService:
@@ -115,10 +118,7 @@ class _EnvoyCall:
             self._service.forget(self)
 
     def _send(self, actions: Sequence[Action]) -> None:
-        response = RateLimitQuotaResponse()
-        for action in actions:
-            _add(response, action)
-        self.stream.send(response.SerializeToString())
+        self.stream.send(b"".join([_encode(*action) for action in actions]))
 
 
 def read_id(bucket_id: bytes) -> Mapping[str, str]:
@@ -126,30 +126,30 @@ def read_id(bucket_id: bytes) -> Mapping[str, str]:
     return dict(BucketId.FromString(bucket_id).bucket)
 
 
-def _add(response: RateLimitQuotaResponse, action: Action) -> None:
-    match action.verb:
-        case Verb.ABANDON:
-            response.bucket_action.add(bucket_id=BucketId.FromString(action.bucket_id)).abandon_action.SetInParent()
-        case Verb.ALLOW | Verb.DENY:
-            _assign(response, action, _BLANKETS[action.verb])
-        case Verb.LEASE:
-            _assign(response, action, _BLANKETS[Verb.DENY])
-            _assign(response, action, _bucket(action.units))
-        case Verb.RENEW:
-            _assign(response, action, _bucket(action.units))
+def _encode(bucket_id: bytes, verb: Verb, ttl: int, units: int) -> bytes:
+    """Actions on a bucket. By hand, but for what is equal in many: a third of the time."""
+    bucket = field(_BUCKET_ID, bucket_id)
+    encoded = field(_BUCKET_ACTION, bucket + _choice(verb, ttl, units))
+    if verb is Verb.LEASE:
+        return field(_BUCKET_ACTION, bucket + _choice(Verb.DENY, ttl, 0)) + encoded
+    return encoded
 
 
-def _assign(response: RateLimitQuotaResponse, action: Action, strategy: RateLimitStrategy) -> None:
-    assigned = response.bucket_action.add(bucket_id=BucketId.FromString(action.bucket_id)).quota_assignment_action
-    assigned.assignment_time_to_live.seconds = action.ttl
-    assigned.rate_limit_strategy.CopyFrom(strategy)
-
-
-def _bucket(units: int) -> RateLimitStrategy:
-    strategy = RateLimitStrategy()
-    bucket = strategy.token_bucket
-    bucket.max_tokens = units
-    bucket.tokens_per_fill.value = 0
-    bucket.tokens_per_fill.SetInParent()
-    bucket.fill_interval.seconds = _REFILL
-    return strategy
+@lru_cache(10_000)
+def _choice(verb: Verb, ttl: int, units: int) -> bytes:
+    """An action without its bucket."""
+    action = RateLimitQuotaResponse.BucketAction()
+    if verb is Verb.ABANDON:
+        action.abandon_action.SetInParent()
+        return action.SerializeToString()
+    assigned = action.quota_assignment_action
+    assigned.assignment_time_to_live.seconds = ttl
+    strategy = assigned.rate_limit_strategy
+    if verb in _BLANKETS:
+        strategy.blanket_rule = _BLANKETS[verb]
+    else:
+        bucket = strategy.token_bucket
+        bucket.max_tokens = units
+        bucket.tokens_per_fill.SetInParent()  # 0
+        bucket.fill_interval.seconds = _REFILL
+    return action.SerializeToString()
