@@ -2,8 +2,11 @@
 
 import pytest
 
+from ratelimit_service.algorithms.lease import Granted
+from ratelimit_service.limiter.quota import Holding, Quota
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.system.clock import MINUTE, SECOND
+from ratelimit_service.telemetry.tally import Tally
 from tests.books import book
 from tests.leases.envoys import MILLISECOND, Envoy, Fleet
 
@@ -103,12 +106,14 @@ def test_what_an_idle_envoy_holds_comes_back_within_the_window() -> None:
 
 
 def test_a_window_has_units_from_its_start_on() -> None:
+    """Reports come in the middle of it."""
     fleet = Fleet(rules(1000, 10))
+    fleet.run(2500 * MILLISECOND)
     Envoy(fleet, 200)
-    fleet.run(30 * SECOND)
 
-    assert fleet.allowed[30 + 10] == 0  # not yet
-    fleet.run(SECOND)
+    fleet.run(29 * SECOND)
+
+    assert fleet.allowed[39] == 0
     assert fleet.allowed[40] >= 150
 
 
@@ -150,3 +155,45 @@ def test_a_bucket_without_requests_is_abandoned() -> None:
     assert not envoy.known
     assert fleet.quotas.buckets == 0
     assert fleet.quotas.abandoned == 1
+
+
+def test_what_is_granted_to_an_envoy_that_has_gone_is_given_back() -> None:
+    fleet = Fleet(rules(1000, 60))
+    fleet.store_delay = SECOND
+    envoy = Envoy(fleet, 100)
+    fleet.run(200 * MILLISECOND)
+    envoy.kill()
+    fleet.run(5 * SECOND)
+
+    assert fleet.call("ada", 1001) == 1000
+
+
+def leased(now: int = 0) -> Holding:
+    """A holding with 100 units that live for 20 seconds, of a window that lasts for 60."""
+    rule = rules(6000, 60).rules[0]
+    assert rule.limit is not None
+    holding = Holding(Quota(rule, rule.limit, "key", Tally()), now)
+    holding.ask(100)
+    holding.answered(Granted(100, 5900, 60 * SECOND, 0, 0, now), now, now, 5 * SECOND)
+    return holding
+
+
+def test_what_is_left_of_a_dead_lease_is_given_back_at_the_second_report_after_its_death() -> None:
+    """The first one may have been made before, and have waited on its way."""
+    holding = leased()
+    holding.report(30, 0, 0, 5 * SECOND, soft=False)
+
+    holding.report(10, 0, 0, 21 * SECOND, soft=False)
+    assert (holding.lease.left, holding.lease.back) == (60, 0)
+    holding.report(20, 0, 0, 26 * SECOND, soft=False)
+    assert (holding.lease.left, holding.lease.back, holding.lease.back_end) == (0, 40, 60 * SECOND)
+
+
+def test_what_is_left_when_a_window_has_ended_is_not_given_back() -> None:
+    """It may have been used, and not be reported yet."""
+    holding = leased()
+    holding.ask(50)
+
+    holding.answered(Granted(50, 5950, 120 * SECOND, 0, 0, 60 * SECOND), 60 * SECOND, 60 * SECOND, 5 * SECOND)
+
+    assert (holding.lease.left, holding.lease.back, holding.lost) == (50, 0, 100)
