@@ -282,7 +282,7 @@ class Quotas:
             self._timer = None
 
     def metrics(self) -> Sequence[Metric]:
-        """Metrics of streams, buckets and units; none before the first stream."""
+        """Metrics of streams, buckets and units."""
         name = "ratelimit_quota"
         return (
             gauge(f"{name}_streams", "Open streams of Envoys that get quotas (RLQS).", len(self._streams)),
@@ -300,9 +300,12 @@ class Quotas:
                 "Reports of buckets that got no assignment: there are too many, or their rule cannot be assigned.",
                 self.refused,
             ),
-            counter(f"{name}_buckets_abandoned_total", "Buckets without requests that Envoys were told to forget.",
-                    self.abandoned),
-        )  # fmt: skip
+            counter(
+                f"{name}_buckets_abandoned_total",
+                "Buckets without requests that Envoys were told to forget.",
+                self.abandoned,
+            ),
+        )
 
     # A bucket in a report.
 

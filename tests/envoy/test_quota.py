@@ -38,8 +38,8 @@ def with_quotas(service: Service) -> Json:
 @contextmanager
 def envoys(service: Service, folder: Path, number: int) -> Iterator[list[Envoy]]:
     with ExitStack() as stack:
-        configuration = with_quotas(service)
-        yield [stack.enter_context(start_envoy(folder / f"envoy{each}", configuration)) for each in range(number)]
+        folders = [folder / f"envoy{each}" for each in range(number)]
+        yield [stack.enter_context(start_envoy(each, with_quotas(service))) for each in folders]
 
 
 def test_an_envoy_spends_the_limit_of_the_rule_and_no_more(tmp_path: Path, transport: str) -> None:
