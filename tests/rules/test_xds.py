@@ -11,6 +11,7 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+import grpc
 import pytest
 
 from ratelimit_service.errors import Problem
@@ -20,9 +21,11 @@ from ratelimit_service.rules.sources.source import Documents
 from ratelimit_service.rules.sources.xds.dial import ControlPlane
 from ratelimit_service.rules.sources.xds.snapshot import MAX_RESOURCES, TYPE_URL
 from ratelimit_service.rules.sources.xds.source import XdsRules
+from ratelimit_service.settings.load import load_settings
 from tests.processes import ROOT
 from tests.rules.planes import Plane, Stream, config, field, response, start_plane, user
 from tests.stores.redis_stores import until
+from tests.transports.certificates import authority, issue
 
 QUICK: dict[str, Any] = {"first_pause": 0.01, "longest_pause": 0.05}
 """Pauses between two dials."""
@@ -289,6 +292,27 @@ def test_a_snapshot_that_is_too_large_ends_each_stream_and_is_not_logged_each_ti
         assert "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" in lost[0]
 
     play(story)
+
+
+def test_the_certificate_of_a_control_plane_must_be_for_its_host_or_for_the_name_that_is_set(tmp_path: Path) -> None:
+    ca = authority(tmp_path)
+    server = issue(ca, "server", "DNS:envoy-gateway")
+    credentials = grpc.ssl_server_credentials([(server.key.read_bytes(), server.cert.read_bytes())])
+    trusting = {
+        "CONFIG_TYPE": "GRPC_XDS_SOTW",
+        "CONFIG_GRPC_XDS_SERVER_USE_TLS": "true",
+        "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": str(ca.cert),
+    }
+
+    async def connects(name: str) -> bool:
+        settings, _ = load_settings(trusting | {"CONFIG_GRPC_XDS_SERVER_TLS_SAN": name})
+        options = ControlPlane.of(settings)._asdict() | QUICK
+        del options["address"]
+        async with start_plane(credentials=credentials) as plane, following(plane, **options) as follower:
+            await until(lambda: bool(plane.dialled or follower.source.connection.why), "it has dialled")
+            return plane.dialled > 0
+
+    assert [asyncio.run(connects(name)) for name in ("envoy-gateway", "", "other")] == [True, False, False]
 
 
 def test_a_control_plane_that_is_lost_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

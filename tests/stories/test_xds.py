@@ -261,6 +261,24 @@ def test_every_rule_of_envoy_gateways_own_tests_decides_as_envoyproxys_own_does(
     assert limits > 40
 
 
+def test_256_rules_of_a_policy_are_256_descriptors_of_a_call(plane_and_both: tuple[ControlPlane, Beside]) -> None:
+    plane, both = plane_and_both
+    names = [f"default/policy/rule/{number}" for number in range(256)]
+    limits = [{"unit": "DAY", "requests_per_unit": 1 + number % 4} for number in range(256)]
+    rules = [
+        {"key": name, "value": name, "descriptors": [{"key": "rule-0-match-0", "rate_limit": limit}]}
+        for name, limit in zip(names, limits, strict=True)
+    ]
+    plane.publish("256", [{"name": "default/policy", "domain": "default/policy", "descriptors": rules}])
+    plane.wait_for_ack("256", streams=2)
+    stay_within(3600, 60)
+    asked = request("default/policy", *([(name, name), ("rule-0-match-0", "x")] for name in names))
+    for _ in range(5):
+        theirs, ours = both.answers(asked)
+        assert theirs == ours
+        assert len(ours[1]) == 256
+
+
 def _of_message(node: Any) -> Any:
     """What the message has of what Envoy Gateway's tests write as YAML."""
     if isinstance(node, list):
