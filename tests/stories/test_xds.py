@@ -279,6 +279,95 @@ def test_256_rules_of_a_policy_are_256_descriptors_of_a_call(plane_and_both: tup
         assert len(ours[1]) == 256
 
 
+def _quota(key: str, value: str = "", requests: int = 0, unit: str = "HOUR", **more: Any) -> dict[str, Any]:
+    """A leaf of what Agent Router makes of a QuotaPolicy; without requests, a level above."""
+    limit = {"rate_limit": {"unit": unit, "requests_per_unit": requests}, "quota_mode": True} if requests else {}
+    return {"key": key, "value": value} | limit | more
+
+
+TENANT, USER, REST = "rule-0-x-tenant|premium/eu-match-0", "rule-0-x-user-match-1", "rule-1-match--1"
+MODELS = ("gpt-4", "gpt-5", "o/1|mini")
+QUOTAS = [
+    _quota(
+        "backend_name",
+        "default/openai",
+        descriptors=[
+            _quota("model_name_override", "gpt-4", 40),
+            _quota(
+                "model_name_override",
+                "gpt-5",
+                descriptors=[
+                    _quota(TENANT, TENANT, descriptors=[_quota(USER, requests=30)]),
+                    _quota(REST, REST, 60, "DAY"),
+                ],
+            ),
+            _quota(
+                "model_name_override",
+                "o/1|mini",
+                descriptors=[_quota("rule-0-match-0", "rule-0-match-0", 20, shadow_mode=True)],
+            ),
+        ],
+    ),
+    _quota("backend_name", "team-a/bedrock", descriptors=[_quota("model_name_override", requests=4_000_000_000)]),
+]
+
+
+def test_agent_routers_quotas_decide_as_envoyproxys_own_does_with_costs_at_the_end_of_a_response(
+    tmp_path: Path,
+) -> None:
+    """With the environment and the argument of its manifest; ports and Redis are those of here."""
+    chance = random.Random(1)  # noqa: S311 - a test
+    (tmp_path / "none").mkdir()
+    with (
+        start_redis(tmp_path / "redis") as redis,
+        start_control_plane(tmp_path / "plane", node="envoy-ai-gateway-ratelimit") as plane,
+    ):
+        plane.publish("1", [{"name": "ai-gateway-quota", "domain": "ai-gateway-quota", "descriptors": QUOTAS}])
+        environ = {
+            "LOG_LEVEL": "debug",
+            "REDIS_SOCKET_TYPE": "tcp",
+            "REDIS_URL": f"127.0.0.1:{redis.port}",
+            "RUNTIME_ROOT": "/data",
+            "RUNTIME_SUBDIRECTORY": "ratelimit",
+            "USE_STATSD": "false",
+            "CONFIG_TYPE": "GRPC_XDS_SOTW",
+            "CONFIG_GRPC_XDS_NODE_ID": "envoy-ai-gateway-ratelimit",
+            "CONFIG_GRPC_XDS_SERVER_URL": f"localhost:{plane.port}",
+        }
+        flags = ["--as-envoyproxy", "--quotaRateLimitServiceAddr=envoy-ai-gateway-ratelimit.envoy-gateway-system:8081"]
+        with (
+            start_envoyproxy(tmp_path / "theirs", tmp_path / "none", environ) as theirs,
+            start_service(tmp_path / "ours", tmp_path / "none", environ | {"STORE_DEADLINE": "10s"}, flags) as ours,
+        ):
+            both = Beside([theirs.grpc_port, ours.grpc_port])
+            stay_within(3600, 60)
+            refused = 0
+            for _ in range(300):
+                backend, model = chance.choice(("default/openai", "team-a/bedrock")), chance.choice(MODELS)
+                base = [("backend_name", backend), ("model_name_override", model)]
+                user = (USER, chance.choice(("ada", "bob")))
+                matched = chance.sample([[(TENANT, TENANT), user], [(REST, REST)], [("rule-0-match-0",) * 2]], 2)
+                asked = request("ai-gateway-quota", base, *([*base, *each] for each in matched))
+                if agreed(both, asked):
+                    for descriptor in asked.descriptors:
+                        (descriptor.hits_addend.value,) = chance.choices((0, 1, 3, 1_000_000_000), (9, 9, 9, 1))
+                    agreed(both, asked)
+                else:
+                    refused += 1
+            assert 0 < refused < 300
+
+
+def agreed(both: Beside, asked: rls_pb2.RateLimitRequest) -> bool:
+    """Whether quotas let it pass, of which one must have room; envoyproxy's own knows quotas since 2026-04-19."""
+    (their_code, theirs), (our_code, ours) = both.answers(asked)
+    over = [code == rls_pb2.RateLimitResponse.OVER_LIMIT for code, _, _, unit in ours if unit]
+    passes = not (over and all(over))
+    assert theirs == ours, asked
+    assert (our_code == rls_pb2.RateLimitResponse.OK) == passes, asked
+    assert our_code == their_code or "ENVOYPROXY" not in os.environ, asked
+    return passes
+
+
 def _of_message(node: Any) -> Any:
     """What the message has of what Envoy Gateway's tests write as YAML."""
     if isinstance(node, list):
