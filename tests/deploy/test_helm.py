@@ -255,6 +255,25 @@ def test_regions_and_the_redis_that_they_share_are_named_by_the_values() -> None
     assert found.home_redis.auth.get_secret_value() == "p"
 
 
+def test_agent_router_gets_the_service_that_its_controller_expects(tmp_path: Path) -> None:
+    """As the Deployment of docs/control-planes.md, for those without Helm, starts it."""
+    preset = str(CHART / "agent-router.yaml")
+    manifests = rendered("--values", preset, "--set", "redis.url=redis.redis.svc:6379", release="quotas")
+    text = (ROOT / "docs" / "control-planes.md").read_text(encoding="utf-8")
+    (block,) = (each for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "kind: Deployment" in each)
+    documented = read_all(block)
+    service, expected = of_kind(manifests, "Service"), of_kind(documented, "Service")
+    environ = {each["name"]: each.get("value") for each in container(manifests)["env"]}
+
+    assert invalid(manifests, tmp_path) == invalid(documented, tmp_path) == ""
+    assert settings(manifests).config_grpc_xds_server_url == "ai-gateway-controller.envoy-ai-gateway-system:18002"
+    assert {each["name"]: each["value"] for each in container(documented)["env"]}.items() <= environ.items()
+    assert service["metadata"]["name"] == expected["metadata"]["name"] == "envoy-ai-gateway-ratelimit"
+    assert {"grpc": 8081}.items() <= {port["name"]: port["port"] for port in service["spec"]["ports"]}.items()
+    assert not [each for each in manifests if each["kind"] == "ConfigMap"]
+    assert [volume["name"] for volume in pod(manifests)["spec"]["volumes"]] == ["tmp"]
+
+
 def test_each_pod_grants_its_share_when_redis_is_lost() -> None:
     """Under the autoscaler, that of the most pods: less than the limit, and never more."""
     assert settings(case("redis"), secrets=SECRETS["redis"]).instances == 3
@@ -388,6 +407,8 @@ def test_the_example_s_rules_load() -> None:
         ("rules.files.a\\.txt=x", "rules.files has no file of rules"),
         ("rules.files.a b=x", "a b"),
         ("rules.check=true,rules.volume.emptyDir.sizeLimit=1Mi", "rules.check is for rules.files"),
+        ("rules.controlPlane.url=plane:18000,rules.existingConfigMap=mine", "rules.controlPlane is in place of files"),
+        ("env.CONFIG_TYPE=GRPC_XDS_SOTW", "env.CONFIG_TYPE cannot be set: set rules.controlPlane.url"),
     ],
 )
 def test_values_that_would_limit_wrongly_are_refused_with_what_to_change(said: str, answered: str) -> None:

@@ -66,6 +66,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and $v.rules.files (not $rules) -}}
   {{- fail "rules.files has no file of rules: their names end in .yaml or .yml; others are only lists that rules name" -}}
 {{- end -}}
+{{- if and $v.rules.controlPlane.url (or $v.rules.files $v.rules.existingConfigMap $v.rules.volume $v.rules.folder $v.rules.check) -}}
+  {{- fail "rules.controlPlane is in place of files: leave rules.files, existingConfigMap, volume, folder and check as they are" -}}
+{{- end -}}
 {{- if and $v.rules.check $v.rules.volume -}}
   {{- fail "rules.check is for rules.files and rules.existingConfigMap: rules.volume is empty before its container runs" -}}
 {{- end -}}
@@ -112,6 +115,9 @@ INSTANCES: set replicaCount, or autoscaling.maxReplicas
 REDIS_TYPE: set redis.type
 REDIS_URL: set redis.url
 RULES_PATH: set rules.folder
+CONFIG_TYPE: &plane set rules.controlPlane.url
+CONFIG_GRPC_XDS_SERVER_URL: *plane
+CONFIG_GRPC_XDS_NODE_ID: set rules.controlPlane.nodeId
 DRAIN_SECONDS: set drain.seconds, which the pod's grace follows
 DRAIN_TIMEOUT: set drain.timeoutSeconds, which the pod's grace follows
 ADMIN_READ_NEEDS_TOKEN: set admin.readNeedsToken
@@ -143,6 +149,13 @@ ADMIN_CLIENT_TLS_CACERT: set admin.clientCa
 {{- if ne $v.logging.level "info" }}{{ $_ := set $env "LOG_LEVEL" $v.logging.level }}{{ end -}}
 {{- if gt (int $v.workers) 1 }}{{ $_ := set $env "WORKERS" $v.workers }}{{ end -}}
 {{- with $v.rules.folder }}{{ $_ := set $env "RULES_PATH" (printf "/srv/runtime_data/current/config/%s" .) }}{{ end -}}
+{{- if $v.rules.controlPlane.url -}}
+  {{- $_ := set $env "CONFIG_TYPE" "GRPC_XDS_SOTW" -}}
+  {{- $_ := set $env "CONFIG_GRPC_XDS_SERVER_URL" $v.rules.controlPlane.url -}}
+  {{- $_ := set $env "CONFIG_GRPC_XDS_NODE_ID" $v.rules.controlPlane.nodeId -}}
+  {{- /* Else a pod that starts while the control plane is away opens no port, and its liveness probe ends it. */ -}}
+  {{- $_ := set $env "FORCE_START_WITHOUT_INITIAL_CONFIG" true -}}
+{{- end -}}
 {{- if $v.tls.existingSecret -}}
   {{- $_ := set $env "GRPC_SERVER_USE_TLS" true -}}
   {{- $_ := set $env "GRPC_SERVER_TLS_CERT" "/etc/ratelimit/tls/tls.crt" -}}
