@@ -307,7 +307,8 @@ def takes_verbs_and_flags(image: Image) -> None:
 def serves_as_istio_starts_it(image: Image) -> None:
     """With the command, the environment and the mount of Istio's sample (samples/ratelimit of istio/istio).
 
-    And with the argument that Agent Router's manifest gives it, which envoyproxy's program ignores.
+    And with the argument that Agent Router's manifest gives it, which envoyproxy's program ignores. Called by IPv4 and
+    by IPv6.
 
     Here only: free ports, where Redis is, time for it on a busy machine, and no wait for new rules and for the end. The
     user is Envoy Gateway's, which owns nothing of the image either.
@@ -341,15 +342,16 @@ def serves_as_istio_starts_it(image: Image) -> None:
         with Service(command, image.root, image.environ | environ | here) as service:
             service.wait_until(lambda: service.listening and service.healthy, "is healthy")
 
-            def codes(path: str, times: int) -> list[int]:
-                question = ["ratelimit", "call", f"localhost:{service.grpc_port}", "echo-ratelimit", f"PATH={path}"]
-                return [image.run(question, {}).returncode for _ in range(times)]
+            def codes(path: str) -> list[int]:
+                addresses = [f"{host}:{service.grpc_port}" for host in ("127.0.0.1", "[::1]")]
+                questions = [["ratelimit", "call", address, "echo-ratelimit", f"PATH={path}"] for address in addresses]
+                return [image.run(question, {}).returncode for question in questions]
 
             stay_within(60, 30)
-            limited, others = codes("/", 2), codes("/other", 2)
+            limited, others = codes("/"), codes("/other")
             swap(mount, RULES_OF_ISTIO.replace("requests_per_unit: 1}", "requests_per_unit: 3}"))
             service.wait_until(lambda: service.log.count("rules loaded") == 2, "the new rules are loaded")
-            after = codes("/", 2)
+            after = codes("/")
             warnings = [line for line in service.log.splitlines() if " warning " in line or " error " in line]
             code = service.stop()
 
