@@ -33,7 +33,7 @@ COPY --from=build /src/envoyproxy /bin/ratelimit
 ENV PATH=/opt/ratelimit/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 
 LABEL org.opencontainers.image.title=ratelimit-service org.opencontainers.image.licenses=Apache-2.0
-LABEL org.opencontainers.image.version=0.2.0
+LABEL org.opencontainers.image.version=0.3.0
 
 # Nothing of the image belongs to this user, nothing is written: the root file system may be read-only.
 USER 65532:65532
