@@ -91,6 +91,7 @@ ENVOY_GATEWAY_RULES: Final = (
 )
 OPENAPI: Final = (
     *("openapi-python-client==0.29.1", "openapi-spec-validator==0.9.0", "openapi-schema-validator==0.9.0"),
+    "pydantic-settings==2.16.3",
     *("attrs==26.1.0", "annotated-doc==0.0.7", "anyio==4.16.0", "certifi==2026.10.18", "h11==0.16.0"),
     *("httpcore==1.0.9", "httpx==0.28.1", "idna==3.20", "jinja2==3.1.6", "MarkupSafe==3.0.4"),
     *("jsonschema==4.26.0", "jsonschema-path==0.5.0", "jsonschema-specifications==2025.9.1", "pathable==0.6.0"),
