@@ -116,10 +116,10 @@ def llm(*, callers: int, seconds: float, envoy: str | None, no_envoy: bool, svg:
 
 
 async def _run_all(callers: Callers, program: str) -> list[Outcome]:
-    """The outcome of each way; SIGTERM and SIGHUP end it as Ctrl-C does."""
+    """The outcome of each way; SIGINT, SIGTERM and SIGHUP end it, also where a shell has it ignore Ctrl-C."""
     task = asyncio.current_task()
     assert task is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     scale = _allowed(callers.seconds) + callers.at_once * sum(callers.tokens) // 2
     outcomes = []
