@@ -208,8 +208,10 @@ class MemoryStore:
         if limit.kind.has_second:
             second = second_key(hit)
             states[second], cost = limit.kind.deny(self._state(second, states), limit, hit.cost, cost, now)
-        if cost:
+        if cost or not limit.composite:
             states[key], _ = hit.rule.algorithm.hit(self._state(key, states), limit, cost, now)
+        else:
+            states[key], _, _ = limit.kind.hit(hit.rule.algorithm.hit, self._state(key, states), None, limit, 0, now)
 
     def _run(self, hit: Hit, cost: int, states: States, now: int) -> Decision:
         """Charge `cost`, and put the new states of the counter, and of its second one, into `states`."""

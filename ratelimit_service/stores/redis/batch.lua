@@ -338,9 +338,7 @@ local function charge(keys, batch, leases)
         after, charged = limit.with_second.deny(second.state, limit, cost, charged, now)
         put_second(second, after)
       end
-      if charged > 0 then
-        states[key] = limit.hit(states[key] or nil, limit, charged, now) or false
-      end
+      states[key] = limit.hit(states[key] or nil, limit, charged, now) or false
     end
     for i = 1, count do
       local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
