@@ -32,6 +32,7 @@ DAY: Final = 24 * HOUR
 
 ELSEWHERE: Final = (
     *("_tls_", "_worker_", "_lease_units_held", "_region_"),  # compose sets neither TLS, workers, leases nor regions
+    "_settled_cost",  # nothing settles here
     *("_domain_not_found", "_with_local_cache", "_negative_hits", "ratelimit_error", "_failure_mode_allowed"),
 )
 """Parts of the names of metrics without series here; tests/deploy/test_dashboards.py has a run with all of them."""
